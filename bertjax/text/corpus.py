@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 from bertjax.config import DataConfig
 from bertjax.storage.files import replace_text
@@ -41,7 +42,7 @@ _CUTTING_VERSION = 2  # of the rules that cut units
 _NAMED_FILES = 3  # in a message
 _HASHING_THREADS = 4
 _REQUESTS = 32  # to object storage, at a time
-_MOST_CACHE_BYTES = 1 << 30  # of the digest cache; 200 bytes a file
+_MOST_CACHE_BYTES = 1 << 30  # of a cache; 200 bytes a file
 _SETTLED_SECONDS = 2.0
 _TO_SPACE = bytes(ord(" ") if byte < 128 and chr(byte).isspace() else byte for byte in range(256))
 _SPACES_BEYOND_ASCII = "\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
@@ -57,15 +58,26 @@ class Unit:
     size: int  # bytes on disk
 
 
+class HashedFile(NamedTuple):
+    """A file of a corpus, as it was when it was hashed."""
+
+    file: SourceFile
+    digest: str  # SHA-256 (hex) of the content
+    stamp: tuple[int, ...]  # size and change times
+
+
 @dataclass(frozen=True)
 class Corpus:
-    """The sources of a run, their files, and each file's digest, in order."""
+    """The sources of a run and their files, in order."""
 
     sources: tuple[Source, ...]
-    files: tuple[tuple[SourceFile, ...], ...]  # of each source
-    digests: tuple[tuple[str, ...], ...]
-    stamps: tuple[tuple[int, ...], ...]  # size and change times of every file when it was hashed
+    hashed: tuple[tuple[HashedFile, ...], ...]  # the files of each source
     skipped: tuple[tuple[str, str], ...] = ()  # files that were left out, each with the reason
+
+    @cached_property
+    def files(self) -> tuple[tuple[SourceFile, ...], ...]:
+        """The files of each source."""
+        return tuple(tuple(one.file for one in group) for group in self.hashed)
 
     @classmethod
     def of(cls, data: DataConfig) -> Corpus:
@@ -84,64 +96,54 @@ class Corpus:
                 f"data.encoding={data.encoding!r} with data.sources={data.sources}: only files of {able} have an "
                 "encoding; leave it out"
             )
-        return cls.from_sources(sources, data.root, data, spans_field(data))
+        return cls.from_sources(sources, data)
 
     @classmethod
-    def from_sources(
-        cls, sources: tuple[Source, ...], root: str, data: DataConfig | None = None, spans: str = ""
-    ) -> Corpus:
-        """Like `of`, for sources of any kind; digests are cached below `root`.
-
-        `data` has the files' encoding and exclusions. `spans` is the field of records with the spans of their text, if
-        there is one.
-        """
-        data = data or DataConfig()
-
+    def from_sources(cls, sources: tuple[Source, ...], data: DataConfig) -> Corpus:
+        """Like `of`, for sources of any kind, whatever `data.sources` are; digests are cached below `data.root`."""
         encoding = encoding_name(data.encoding)
         found = [find_files(source, data.exclude, check=data.on_error == "stop") for source in sources]
-        files = tuple(
-            tuple(
-                replace(
-                    file,
-                    spans=spans,
-                    group=group_column(data),
-                    encoding=encoding if KINDS[file.kind].takes_encoding else UTF8,
-                    leaves_out=data.bad_records > 0,
-                )
-                for file in one.files
+        everything = [
+            replace(
+                file,
+                spans=spans_field(data),
+                group=group_column(data),
+                encoding=encoding if KINDS[file.kind].takes_encoding else UTF8,
+                leaves_out=data.bad_records > 0,
             )
             for one in found
-        )
-        everything = [file for group in files for file in group]
+            for file in one.files
+        ]
         if len(everything) > MOST_FILES:
             raise ValueError(
                 f"data.sources: {len(everything):,} files, and a store lists {MOST_FILES:,} at most; join them "
                 "into files of many documents (jsonl:, lines:)"
             )
         stamps = _stamps(everything)
-        digested = iter(_digests(everything, stamps, to_path(root) / "digests.json"))
-        digests = tuple(tuple(next(digested) for _ in group) for group in files)
+        digests = _digests(everything, stamps, to_path(data.root) / "digests.json")
+        hashed = map(HashedFile, everything, digests, stamps)
+        groups = [tuple(islice(hashed, len(one.files))) for one in found]
         if encoding == UTF8:
-            cache_path = to_path(root) / "encodings.json"
-            files = tuple(
-                # A folder has files of many origins; other sources are read as they were named.
-                _with_encodings(group, content, cache_path) if KINDS[source.kind].read is None else group
-                for source, group, content in zip(sources, files, digests, strict=True)
-            )
-        return cls(sources, files, digests, stamps, tuple(skip for one in found for skip in one.skipped))
+            cache_path = to_path(data.root) / "encodings.json"
+            # A folder has files of many origins; other sources are read as they were named.
+            groups = [
+                _with_encodings(group, cache_path) if KINDS[source.kind].read is None else group
+                for source, group in zip(sources, groups, strict=True)
+            ]
+        return cls(sources, tuple(groups), tuple(skip for one in found for skip in one.skipped))
 
     def description(self) -> list[dict[str, Any]]:
         """The sources as JSON: their kinds, file names and digests, without directories."""
         described = []
-        for source, files, digests in zip(self.sources, self.files, self.digests, strict=True):
+        for source, group in zip(self.sources, self.hashed, strict=True):
             names = [
                 [os.path.basename(file.path), digest] + ([file.feature] if file.feature else [])
-                for file, digest in zip(files, digests, strict=True)
+                for file, digest, _ in group
             ]
-            kinds = {file.kind for file in files}
-            encodings = {file.encoding for file in files}
+            kinds = {one.file.kind for one in group}
+            encodings = {one.file.encoding for one in group}
             if len(kinds) > 1 or len(encodings) > 1:
-                for entry, file in zip(names, files, strict=True):
+                for entry, (file, _, _) in zip(names, group, strict=True):
                     entry.append(f"{file.kind} {KINDS[file.kind].version} {file.encoding}")
             # Files of one kind are described as if it had been named.
             kind = kinds.pop() if len(kinds) == 1 else source.kind
@@ -167,21 +169,12 @@ class Corpus:
 
         Raises ValueError for a source with no file left.
         """
-        hashed = zip(self.files, self.digests, strict=True)
-        readable = [[pair for pair in zip(*group, strict=True) if pair[0].reading not in failures] for group in hashed]
+        readable = tuple(tuple(one for one in group if one.file.reading not in failures) for group in self.hashed)
         for source, group in zip(self.sources, readable, strict=True):
             if not group:
                 raise ValueError(f"source {source}: none of its files can be read: {next(iter(failures.values()))}")
-        everything = [file for group in self.files for file in group]
-        return replace(
-            self,
-            files=tuple(tuple(file for file, _ in group) for group in readable),
-            digests=tuple(tuple(digest for _, digest in group) for group in readable),
-            stamps=tuple(
-                one for file, one in zip(everything, self.stamps, strict=True) if file.reading not in failures
-            ),
-            skipped=(*self.skipped, *((path, reason) for (path, *_), reason in failures.items())),
-        )
+        skipped = (*self.skipped, *((path, reason) for (path, *_), reason in failures.items()))
+        return replace(self, hashed=readable, skipped=skipped)
 
     def changes_since(self, earlier: Sequence[Mapping[str, Any]]) -> list[str]:
         """Describe the changes since an earlier `description`, a phrase per source; renaming is no change."""
@@ -233,13 +226,12 @@ class Corpus:
 
         A file with another stamp is hashed again: copying, restoring or touching a file changes its times alone.
         """
-        everything = [file for group in self.files for file in group]
-        hashed = [content for group in self.digests for content in group]
-        stamps = zip(self.stamps, _stamps(everything), strict=True)
-        for file, content, (before, now) in zip(everything, hashed, stamps, strict=True):
-            if before != now and digest(file) != content:
+        hashed = [one for group in self.hashed for one in group]
+        stamps = _stamps([one.file for one in hashed])
+        for one, stamp in zip(hashed, stamps, strict=True):
+            if stamp != one.stamp and digest(one.file) != one.digest:
                 raise ValueError(
-                    f"{file.path} was changed while it was read; run the command again when nothing writes to it"
+                    f"{one.file.path} was changed while it was read; run the command again when nothing writes to it"
                 )
 
 
@@ -321,37 +313,26 @@ def _stamp(file: SourceFile) -> tuple[int, ...]:
     return sum(state.st_size for state in states), changed, inode_changed
 
 
-def _with_encodings(files: Sequence[SourceFile], digests: Sequence[str], cache_path: AnyPath) -> tuple[SourceFile, ...]:
+def _with_encodings(files: Sequence[HashedFile], cache_path: AnyPath) -> tuple[HashedFile, ...]:
     """The files with the encodings that were detected in them, cached by digest."""
-    try:
-        cache: dict[str, str] = read_json(cache_path, dict[str, str], most_bytes=_MOST_CACHE_BYTES)
-    except (FileNotFoundError, ValueError):
-        cache = {}
+    cache = read_cache(cache_path)
 
-    def look_up(file: SourceFile, digest: str) -> str:
-        if not KINDS[file.kind].takes_encoding:
-            return UTF8
+    def detect(one: HashedFile) -> str:
         try:
-            return cache.get(digest) or detected_encoding(read_chunks(file.path, file.path))
+            return cache.get(one.digest) or detected_encoding(read_chunks(one.file.path, one.file.path))
         except ValueError:
             return UTF8  # reading it explains the error
 
+    texts = [one for one in files if KINDS[one.file.kind].takes_encoding]
     with ThreadPoolExecutor(_HASHING_THREADS) as threads:
-        encodings = list(threads.map(look_up, files, digests))
-    has_encoding = (KINDS[file.kind].takes_encoding for file in files)
-    fresh = {key: value for key, value, is_text in zip(digests, encodings, has_encoding, strict=True) if is_text}
-    if not fresh.items() <= cache.items():
-        cache_path.parent.mkdir(parents=True, exist_ok=True)
-        replace_text(cache_path, json.dumps(cache | fresh, indent=1))
-    return tuple(replace(file, encoding=encoding) for file, encoding in zip(files, encodings, strict=True))
+        encodings = {one.file: encoding for one, encoding in zip(texts, threads.map(detect, texts), strict=True)}
+    extend_cache(cache_path, cache, {one.digest: encodings[one.file] for one in texts})
+    return tuple(one._replace(file=replace(one.file, encoding=encodings.get(one.file, UTF8))) for one in files)
 
 
 def _digests(files: Sequence[SourceFile], stamps: Sequence[tuple[int, ...]], cache_path: AnyPath) -> list[str]:
     """The SHA-256 of each file; digests of plain files are cached by path and stamp."""
-    try:
-        cache: dict[str, str] = read_json(cache_path, dict[str, str], most_bytes=_MOST_CACHE_BYTES)
-    except (FileNotFoundError, ValueError):
-        cache = {}
+    cache = read_cache(cache_path)
 
     def look_up(file: SourceFile, stamp: tuple[int, ...]) -> tuple[str, str]:
         if file.members:
@@ -364,9 +345,23 @@ def _digests(files: Sequence[SourceFile], stamps: Sequence[tuple[int, ...]], cac
 
     with ThreadPoolExecutor(_HASHING_THREADS) as threads:
         keyed_digests = list(threads.map(look_up, files, stamps))
-    fresh = {key: value for key, value in keyed_digests if key}
-    if not fresh.keys() <= cache.keys():
-        cache_path.parent.mkdir(parents=True, exist_ok=True)
-        # Several processes may write the cache at once; the last one wins, and all of them are right.
-        replace_text(cache_path, json.dumps(cache | fresh, indent=1))
-    return [value for _, value in keyed_digests]
+    extend_cache(cache_path, cache, {key: digest for key, digest in keyed_digests if key})
+    return [digest for _, digest in keyed_digests]
+
+
+def read_cache(path: AnyPath) -> dict[str, str]:
+    """Read a cache that `extend_cache` wrote; empty if it is missing or damaged."""
+    try:
+        return read_json(path, dict[str, str], most_bytes=_MOST_CACHE_BYTES)
+    except (FileNotFoundError, ValueError):
+        return {}
+
+
+def extend_cache(path: AnyPath, cache: Mapping[str, str], fresh: Mapping[str, str]) -> None:
+    """Add entries to a file whose content is `cache`, unless it has them.
+
+    Several processes may write it at once; the last one wins, and all of them are right.
+    """
+    if not fresh.items() <= cache.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_text(path, json.dumps({**cache, **fresh}, indent=1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,19 +9,16 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from bertjax.config import DataConfig
-from bertjax.storage.files import replace_text
-from bertjax.storage.json_documents import read_json
 from bertjax.storage.progress import SIGNS, Progress
 from bertjax.storage.remote import to_path
 from bertjax.storage.utf8 import FileAccessError, NotTextError, UnreadableFileError
-from bertjax.text.corpus import Corpus, Unit
+from bertjax.text.corpus import Corpus, Unit, extend_cache, read_cache
 from bertjax.text.pool import Runner
 from bertjax.text.sources.registry import KINDS, read_documents
 from bertjax.text.sources.source import SourceFile
 
 _LISTED = 20  # files in a message
 _CHECKED_BYTES = 4 << 30  # of text to read at most in search of more unreadable files after the first
-_MOST_CACHE_BYTES = 1 << 30
 _VERDICTS_VERSION = "2"  # of what the cache holds
 _WHAT = "looking for files that cannot be read"
 
@@ -45,27 +41,19 @@ def readable_corpus(data: DataConfig, progress: Progress, runner: Runner) -> Cor
     if data.on_error == "stop":
         return corpus
     cache_path = to_path(data.root) / "unreadable.json"
-    try:
-        cache: dict[str, str] = read_json(cache_path, dict[str, str], most_bytes=_MOST_CACHE_BYTES)
-    except (FileNotFoundError, ValueError):
-        cache = {}
-    everything = [
-        (file, _key(file, digest))
-        for files, digests in zip(corpus.files, corpus.digests, strict=True)
-        for file, digest in zip(files, digests, strict=True)
-    ]
+    cache = read_cache(cache_path)
+    everything = [(file, _key(file, digest)) for group in corpus.hashed for file, digest, _ in group]
     new = {file.reading for file, key in everything if key not in cache}
     units = [replace(unit, files=tuple(file for file in unit.files if file.reading in new)) for unit in corpus.units]
     failures = _failures([unit for unit in units if unit.files], progress, runner)
     unread = {reading: failure.message for reading, failure in failures.items() if not failure.is_lasting}
-    if new:
-        cache |= {
-            key: failures[file.reading].message if file.reading in failures else ""
-            for file, key in everything
-            if file.reading in new and file.reading not in unread
-        }
-        cache_path.parent.mkdir(parents=True, exist_ok=True)
-        replace_text(cache_path, json.dumps(cache, indent=1))
+    fresh = {
+        key: failures[file.reading].message if file.reading in failures else ""
+        for file, key in everything
+        if file.reading in new and file.reading not in unread
+    }
+    extend_cache(cache_path, cache, fresh)
+    cache |= fresh
     verdicts = {file.reading: unread.get(file.reading) or cache[key] for file, key in everything}
     return corpus.without({reading: reason for reading, reason in verdicts.items() if reason})
 

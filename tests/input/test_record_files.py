@@ -24,8 +24,8 @@ def opened(folder: Path) -> RecordFile:
     """The index of a file of `RECORDS`."""
     write_records([folder / "a.tfrecord"], RECORDS)
     sources = parse_sources((f"tfrecord:{folder}/a.tfrecord",))
-    corpus = Corpus.from_sources(sources, str(folder / "data"))
-    (file,) = open_record_files(corpus, DataConfig(root=str(folder / "data"), workers=1), no_progress)
+    data = DataConfig(root=str(folder / "data"), workers=1)
+    (file,) = open_record_files(Corpus.from_sources(sources, data), data, no_progress)
     return file
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from bertjax.config import DataConfig
 from bertjax.text import corpus
-from bertjax.text.corpus import Corpus, Unit
+from bertjax.text.corpus import Corpus, HashedFile, Unit
 from bertjax.text.sources.source import Source, SourceFile
 
 
@@ -21,7 +21,8 @@ class SizedFile(SourceFile):
 @given(st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=40), min_size=1, max_size=3), st.integers(1, 2000))
 def test_units_hold_every_file_once_in_order(sizes, unit_bytes):
     files = tuple(tuple(SizedFile("text", f"{size}.txt.xz") for size in group) for group in sizes)
-    made = Corpus(tuple(Source("text", "*") for _ in files), files, (), ())
+    hashed = tuple(tuple(HashedFile(file, "", ()) for file in group) for group in files)
+    made = Corpus(tuple(Source("text", "*") for _ in files), hashed)
     held, corpus.UNIT_BYTES = corpus.UNIT_BYTES, unit_bytes
     try:
         units = made.units

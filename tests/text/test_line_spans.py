@@ -10,7 +10,7 @@ from small_corpus import changed, generated_text
 
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text import corpus
-from bertjax.text.corpus import Corpus
+from bertjax.text.corpus import Corpus, HashedFile
 from bertjax.text.prepare import prepare
 from bertjax.text.sources import line_spans
 from bertjax.text.sources.line_spans import frame_starts, split_lines
@@ -102,7 +102,7 @@ def test_work_of_a_large_corpus_is_even(monkeypatch):
     monkeypatch.setattr(line_spans.split_lines, "__defaults__", (line_spans.LEAST,))
     starts = list(range(0, 50 * 10**9, 10**8))
     monkeypatch.setattr(line_spans, "frame_starts", lambda path: starts if path.startswith("large") else [0])
-    units = Corpus((Source("jsonl", "*"),), (tuple(files),), ((),), ()).units
+    units = Corpus((Source("jsonl", "*"),), (tuple(HashedFile(file, "", ()) for file in files),)).units
     weights = [4 * sum(file.size for file in unit.files) for unit in units]
     assert sum(weights) == 4 * (sum(sizes) + 50 * 10**9)
     assert max(weights) < 3 * corpus.LARGEST_UNIT

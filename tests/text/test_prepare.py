@@ -265,13 +265,13 @@ def test_source_weights_do_not_change_the_store(data, tmp_path):
 
 def test_digests_are_kept_until_a_file_changes(data, tmp_path, monkeypatch):
     monkeypatch.setattr(corpus, "_SETTLED_SECONDS", -1.0)
-    before = Corpus.of(data).digests
+    before = Corpus.of(data).description()
     read = []
     monkeypatch.setattr(corpus, "digest", lambda file: read.append(file.path) or "other")
-    assert Corpus.of(data).digests == before
+    assert Corpus.of(data).description() == before
     path = tmp_path / "text" / "03.txt"
     path.write_text(path.read_text() + "x")
-    assert Corpus.of(data).digests != before
+    assert Corpus.of(data).description() != before
     assert read == [str(path)]
 
 
@@ -286,7 +286,7 @@ def test_digests_notice_a_change_with_size_and_time_restored(data, tmp_path, mon
     assert (path.stat().st_size, path.stat().st_mtime_ns) == (state.st_size, state.st_mtime_ns)
     with pytest.raises(ValueError, match=r"03\.txt was changed while it was read"):
         before.require_unchanged()
-    assert Corpus.of(data).digests != before.digests
+    assert Corpus.of(data).description() != before.description()
 
 
 def test_held_out_depends_only_on_words(data, tmp_path):

@@ -76,18 +76,13 @@ def open_record_files(corpus: Corpus, data: DataConfig, progress: Progress) -> l
     Raises ValueError naming the file, the record and its first byte for damage, OSError if the disk is full.
     """
     root = Path(data.root)
-    sources = [
-        (source, file.path, digest)
-        for source, (files, digests) in enumerate(zip(corpus.files, corpus.digests, strict=True))
-        for file, digest in zip(files, digests, strict=True)
-    ]
-    digests = {path: digest for _, path, digest in sources}
+    hashed = [(source, file, digest) for source, group in enumerate(corpus.hashed) for file, digest, _ in group]
+    digests = {file.path: digest for _, file, digest in hashed}
     with exclusive_lock(root):
         missing = {  # of files with the same content, one
-            digests[file.path]: Unit(0, source, (file,), file.size)
-            for source, files in enumerate(corpus.files)
-            for file in files
-            if not _folder(root, digests[file.path]).exists()
+            digest: Unit(0, source, (file,), file.size)
+            for source, file, digest in hashed
+            if not _folder(root, digest).exists()
         }
         done, total = 0, sum(unit.size for unit in missing.values())
         index = partial(_index_unit, digests=digests, root=root)
@@ -95,7 +90,7 @@ def open_record_files(corpus: Corpus, data: DataConfig, progress: Progress) -> l
             done += unit.size
             progress("indexing records", done, total)
         corpus.require_unchanged()
-    files = [_load(path, source, digest, root) for source, path, digest in sources]
+    files = [_load(file.path, source, digest, root) for source, file, digest in hashed]
     return [file for file in files if len(file)]
 
 

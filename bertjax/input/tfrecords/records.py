@@ -96,10 +96,10 @@ class Records:
                 )
         tokenizer = load_vocabulary(data.vocab, TextRules.of(data))
         sources = parse_sources(data.sources)
-        corpus = Corpus.from_sources(sources, data.root, data)
+        corpus = Corpus.from_sources(sources, data)
         files = [(file, _first_shape(file, tokenizer)) for file in open_record_files(corpus, data, progress)]
         _require_sizes({file.name: shape for file, shape in files}, stages)
-        order = [digest for group in corpus.digests for digest in group]
+        order = [one.digest for group in corpus.hashed for one in group]
         records = cls(files, tokenizer, data, fingerprint({"records": order, "version": ORDER_VERSION}), objectives)
         for stage in stages:
             records._require_both_splits(RowShape.of(stage))
