@@ -17,12 +17,12 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from bertjax.config.plugins import Plugins, activate, active
-from bertjax.storage.atomic_directories import publish, remove_tree, scratch_dir
-from bertjax.storage.files import write_durably
+from bertjax.storage.atomic_directories import remove_tree, scratch_dir
 from bertjax.storage.remote import AnyPath
 from bertjax.storage.utf8 import UnreadableFileError
 from bertjax.text.corpus import Unit
 from bertjax.text.pool import file_names
+from bertjax.text.screening import publish_files
 
 Result = TypeVar("Result")
 
@@ -110,21 +110,20 @@ def _run_unit(unit: Unit, function: Callable[[Unit], Any], results: AnyPath) -> 
     except Exception as error:
         kinds = {"is_value": isinstance(error, ValueError), "is_unreadable": isinstance(error, UnreadableFileError)}
         failure = kinds | {"message": str(error), "kind": type(error).__name__}
-        _write(results, f"failed-{unit.number:05}.json", failure | {"files": file_names([unit])})
+        _publish(f"failed-{unit.number:05}.json", failure | {"files": file_names([unit])}, results)
         raise
-    _write(results, f"unit-{unit.number:05}.json", result)
+    _publish(f"{unit.name}.json", result, results)
 
 
-def _write(results: AnyPath, name: str, content: Any) -> None:
-    """Write a file atomically: a runner may give the same unit to two workers."""
+def _publish(name: str, content: Any, results: AnyPath) -> None:
+    """Write a JSON file atomically: a runner may give the same unit to two workers."""
     with scratch_dir(results) as scratch:
-        write_durably(Path(scratch) / name, json.dumps(content).encode())
-        publish(Path(scratch) / name, results)
+        publish_files({name: json.dumps(content).encode()}, Path(scratch), results)
 
 
 def _read_result(unit: Unit, results: AnyPath, what: str) -> Any:
     try:
-        return json.loads((results / f"unit-{unit.number:05}.json").read_bytes())
+        return json.loads((results / f"{unit.name}.json").read_bytes())
     except FileNotFoundError:
         raise RuntimeError(
             f"{what}: the pipeline succeeded, but its workers left nothing in {results}; set data.root to a folder "

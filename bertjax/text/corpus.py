@@ -57,6 +57,11 @@ class Unit:
     files: tuple[SourceFile, ...]
     size: int  # bytes on disk
 
+    @property
+    def name(self) -> str:
+        """The beginning of the names of its files."""
+        return f"unit-{self.number:05}"
+
 
 class HashedFile(NamedTuple):
     """A file of a corpus, as it was when it was hashed."""

@@ -139,14 +139,14 @@ def compare_unit(unit: Unit, inputs: str, names: Sequence[str], longest: int, fo
             signature.add(document.text)
     end_document()
     record = {"inputs": inputs, "documents": len(verdicts)}
-    with scratch_dir(folder, f"{_name(unit)}-") as scratch:
+    with scratch_dir(folder, f"{unit.name}-") as scratch:
         files = {_verdict_file(unit, "first"): bytes(verdicts)}
         for one in filters:
             if one.signature:
                 rows = np.array(signed[one.name], np.uint64).reshape(-1, one.columns)
                 files[_signature_file(unit, one)] = np.ascontiguousarray(rows.T).astype("<u8").tobytes()
-        files[f"{_name(unit)}.compared.json"] = json.dumps(record).encode()
-        _publish_all(files, Path(scratch), folder)
+        files[f"{unit.name}.compared.json"] = json.dumps(record).encode()
+        publish_files(files, Path(scratch), folder)
     return record
 
 
@@ -157,19 +157,12 @@ def compared_units(units: Sequence[Unit], inputs: str, folder: AnyPath) -> dict[
 
 def read_comparison(unit: Unit, inputs: str, folder: AnyPath) -> dict[str, Any] | None:
     """The record of a unit that was read for the same inputs; None if it was not."""
-    try:
-        record: dict[str, Any] = read_json(folder / f"{_name(unit)}.compared.json", ComparisonRecord)
-    except (FileNotFoundError, ValueError):
-        return None
-    return record if record["inputs"] == inputs else None
+    return read_record(folder / f"{unit.name}.compared.json", ComparisonRecord, inputs)
 
 
 def has_verdicts(inputs: str, folder: AnyPath) -> bool:
     """Whether the final verdicts on all units are there."""
-    try:
-        return read_json(folder / _DONE, ComparisonRecord)["inputs"] == inputs
-    except (FileNotFoundError, ValueError):
-        return False
+    return read_record(folder / _DONE, ComparisonRecord, inputs) is not None
 
 
 _DONE = "unit-verdicts.json"
@@ -198,9 +191,18 @@ def write_verdicts(
     with scratch_dir(folder, "unit-verdicts-") as scratch:
         for unit, size, end in zip(units, sizes, ends.tolist(), strict=True):
             content = verdicts[end - size : end].tobytes()
-            _publish_all({_verdict_file(unit, "final"): content}, Path(scratch), folder)
+            publish_files({_verdict_file(unit, "final"): content}, Path(scratch), folder)
         done = json.dumps({"inputs": inputs, "documents": len(verdicts)}).encode()
-        _publish_all({_DONE: done}, Path(scratch), folder)
+        publish_files({_DONE: done}, Path(scratch), folder)
+
+
+def read_record(path: AnyPath, kind: type, inputs: str) -> dict[str, Any] | None:
+    """Read a JSON object of a `kind` with `inputs`; None if it is missing, damaged, or of other inputs."""
+    try:
+        record: dict[str, Any] = read_json(path, kind)
+    except (FileNotFoundError, ValueError):
+        return None
+    return record if record["inputs"] == inputs else None
 
 
 def read_verdicts(unit: Unit, folder: AnyPath) -> np.ndarray:
@@ -240,19 +242,16 @@ def _read(file: AnyPath, start: int, stop: int) -> np.ndarray:
     return np.frombuffer(read_range(file, start, stop) if stop > start else b"", np.uint8)
 
 
-def _publish_all(files: dict[str, bytes], scratch: Path, folder: AnyPath) -> None:
+def publish_files(files: Mapping[str, bytes], scratch: Path, folder: AnyPath) -> None:
+    """Write files to `scratch` and move each to `folder`, in their order."""
     for name, content in files.items():
         write_durably(scratch / name, content)
         publish(scratch / name, folder)
 
 
-def _name(unit: Unit) -> str:
-    return f"unit-{unit.number:05}"
-
-
 def _verdict_file(unit: Unit, kind: str) -> str:
-    return f"{_name(unit)}.{kind}-verdicts"
+    return f"{unit.name}.{kind}-verdicts"
 
 
 def _signature_file(unit: Unit, one: Filter) -> str:
-    return f"{_name(unit)}.{one.name}"
+    return f"{unit.name}.{one.name}"

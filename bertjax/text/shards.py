@@ -13,14 +13,12 @@ from typing import Any, Literal, TypedDict
 import numpy as np
 
 from bertjax.storage.atomic_directories import publish, remove_tree, scratch_dir
-from bertjax.storage.files import write_durably
-from bertjax.storage.json_documents import read_json
 from bertjax.storage.remote import AnyPath, RemotePath, is_remote, remote_files
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.corpus import Unit, with_draws
 from bertjax.text.documents import Document
 from bertjax.text.groups import name_hash, read_groups
-from bertjax.text.screening import Drawn, Screen, compares, read_verdicts
+from bertjax.text.screening import Drawn, Screen, compares, publish_files, read_record, read_verdicts
 from bertjax.text.sources.registry import read_documents
 from bertjax.text.spans import PLANE_OF_KIND
 from bertjax.text.store.manifest import SPLITS, ShardRecord, shard_files
@@ -80,7 +78,7 @@ def make_shards(unit: Unit, job: ShardJob) -> dict[str, Any]:
     screen = Screen(job.filters, read_verdicts(unit, job.records) if compares(job.filters) else None)
     text_bytes = unknown = ungrouped = 0
     with ExitStack() as unfinished:
-        scratch = Path(unfinished.enter_context(scratch_dir(job.folder, f"{_name(unit)}-")))
+        scratch = Path(unfinished.enter_context(scratch_dir(job.folder, f"{unit.name}-")))
         writers = {
             split: ShardWriter(
                 scratch, f"{split}-{unit.number:05}", tokenizer.vocab_size, job.planes, has_groups=bool(job.groups)
@@ -102,10 +100,9 @@ def make_shards(unit: Unit, job: ShardJob) -> dict[str, Any]:
         record |= {"text_bytes": text_bytes, "unknown_tokens": unknown, **({"units": marker.counts} if marker else {})}
         record |= letters.to_json() | ({"ungrouped": ungrouped} if job.groups else {})
         record |= {"screened": screen.to_json()} if job.filters else {}
-        write_durably(scratch / f"{_name(unit)}.json", json.dumps(record).encode())
         for name in _shard_files(record):
             publish(scratch / name, job.folder)
-        publish(scratch / f"{_name(unit)}.json", job.records)
+        publish_files({f"{unit.name}.json": json.dumps(record).encode()}, scratch, job.records)
     return record
 
 
@@ -118,7 +115,10 @@ class _Record(TypedDict):
 
 def finished_shards(units: Sequence[Unit], job: ShardJob) -> dict[int, dict[str, Any]]:
     """Number -> record of the units that any process has finished for the same inputs."""
-    sizes = _file_sizes(job.folder)
+    if isinstance(job.folder, RemotePath):
+        sizes = {url.rpartition("/")[2]: size for url, size in remote_files(f"{job.folder}/*").items()}
+    else:
+        sizes = {path.name: path.stat().st_size for path in job.folder.glob("*") if path.is_file()}
     records = {}
     for unit in units:
         record = _read_record(unit, job)
@@ -137,11 +137,7 @@ def is_finished(unit: Unit, job: ShardJob) -> bool:
 
 
 def _read_record(unit: Unit, job: ShardJob) -> dict[str, Any] | None:
-    try:
-        record: dict[str, Any] = read_json(job.records / f"{_name(unit)}.json", _Record)
-    except (FileNotFoundError, ValueError):
-        return None
-    return record if record["inputs"] == job.inputs else None
+    return read_record(job.records / f"{unit.name}.json", _Record, job.inputs)
 
 
 def remove_records(job: ShardJob) -> None:
@@ -154,17 +150,6 @@ def remove_records(job: ShardJob) -> None:
             remove_tree(path)
         else:
             path.unlink()
-
-
-def _file_sizes(folder: AnyPath) -> dict[str, int]:
-    """Name -> bytes of the files in a folder."""
-    if isinstance(folder, RemotePath):
-        return {url.rpartition("/")[2]: size for url, size in remote_files(f"{folder}/*").items()}
-    return {path.name: path.stat().st_size for path in folder.glob("*") if path.is_file()}
-
-
-def _name(unit: Unit) -> str:
-    return f"unit-{unit.number:05}"
 
 
 def _shard_files(record: Mapping[str, Any]) -> dict[str, int]:
