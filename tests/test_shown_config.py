@@ -71,20 +71,40 @@ def test_stages_are_named_by_their_starts(tmp_path: Path, monkeypatch: pytest.Mo
     assert config.training.log_every == 100, "no line for every step of ten thousand"
 
 
-def test_existing_run_continues_under_its_own_schedule(tmp_path: Path) -> None:
-    def begin(*words: str) -> Config:
-        config, _ = configured("--run-dir", str(tmp_path), *words)
-        (tmp_path / "config.json").write_text(json.dumps(to_dict(config)))
-        return config
+def begin_run(folder: Path, *words: str, recipe: str = QUICKSTART) -> Config:
+    """Leave the config of a run and the folder of a checkpoint, as its training does."""
+    config, _ = configured("--run-dir", str(folder), *words, recipe=recipe)
+    (folder / "checkpoints" / "1").mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(to_dict(config)))
+    return config
 
-    begun = begin("--training.steps", "400")
+
+def test_existing_run_continues_under_its_own_schedule(tmp_path: Path) -> None:
+    run_dir = ("--run-dir", str(tmp_path))
+    begun = begin_run(tmp_path, "--training.steps", "400")
     assert begun.optimizer.warmup_steps == 33
-    again, _ = configured("--run-dir", str(tmp_path), "--training.steps", "400")
+    again, _ = configured(*run_dir, "--training.steps", "400")
     assert again == begun, "the same command is the same config"
-    longer, _ = configured("--run-dir", str(tmp_path), "--training.steps", "800")
+    longer = begin_run(tmp_path, "--training.steps", "800")
     assert longer.training.steps == 800 and longer.optimizer == begun.optimizer
-    given, _ = configured("--run-dir", str(tmp_path), "--training.steps", "800", "--optimizer.warmup-steps", "60")
+    again, _ = configured(*run_dir, "--training.steps", "800")
+    assert again == longer, "a longer run that was stopped continues with the same command"
+    whole, shown = configured(*run_dir)  # the recipe's own 2,400 steps
+    assert whole.training.steps == 2_400 and whole.optimizer == begun.optimizer
+    assert shown[-1] == "  as the run there began: optimizer.warmup_steps=33"
+    given, _ = configured(*run_dir, "--training.steps", "800", "--optimizer.warmup-steps", "60")
     assert given.optimizer.warmup_steps == 60
-    begin()  # the recipe's own 2,400 steps
-    longer, _ = configured("--run-dir", str(tmp_path), "--training.steps", "8000")
-    assert longer.optimizer.warmup_steps == 200
+
+
+def test_longer_run_keeps_the_starts_of_its_stages(tmp_path: Path) -> None:
+    begin_run(tmp_path, "--training.steps", "10000", recipe=BASE)
+    for _ in range(2):
+        longer = begin_run(tmp_path, "--training.steps", "20000", recipe=BASE)
+        assert [stage.start for stage in longer.stages] == [9_000]
+
+
+def test_run_without_a_checkpoint_has_no_schedule_to_keep(tmp_path: Path) -> None:
+    begin_run(tmp_path, "--training.steps", "400")
+    (tmp_path / "checkpoints" / "1").rmdir()
+    again, _ = configured("--run-dir", str(tmp_path), "--training.steps", "800")
+    assert again.optimizer.warmup_steps == 67

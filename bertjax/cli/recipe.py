@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from bertjax.config import Config, differences, from_dict, load_recipe, override, render, render_all, validate
 from bertjax.config.plugins import use_plugins
-from bertjax.config.rescale import keys_given, rescale
+from bertjax.config.rescale import keys_given, rescale, with_lengths
 from bertjax.storage.json_documents import read_json
 from bertjax.storage.lean_import import require_package
 from bertjax.storage.remote import EXTRAS, to_path
@@ -82,35 +82,35 @@ def resolve_config(arguments: argparse.Namespace) -> tuple[Config, str]:
         stages = (
             [f"stages from steps {', '.join(str(stage.start) for stage in config.stages)}"] if config.stages else []
         )
-        text += f"\n  scaled with it: {', '.join([*filter(None, [settings]), *stages])}"
+        reason = "scaled with it" if config.training.steps != recipe.training.steps else "as the run there began"
+        text += f"\n  {reason}: {', '.join([*filter(None, [settings]), *stages])}"
     return config, f"{text}\n{render_all(config)}" if arguments.show_config else text
 
 
 def scale_to_steps(config: Config, recipe: Config, user_keys: Collection[str]) -> Config:
     """Scale the settings that depend on the number of steps, if that number is not the recipe's.
 
-    An existing run keeps the schedule that it started with, so that it can be trained for longer.
+    A run with a checkpoint keeps the schedule that it began with, so that it can be trained for longer, and resumed.
     """
     steps = config.training.steps
-    if steps == recipe.training.steps or steps <= len(config.stages):
+    if steps <= len(config.stages):
         return config
-    changed = rescale(replace(config, training=replace(config.training, steps=recipe.training.steps)), steps, user_keys)
-    begun = _saved_config(config)
-    if begun is None or begun.training.steps == steps:
-        return changed
-    schedule = {
-        name: getattr(begun.optimizer, name)
-        for name in ("warmup_steps", "decay_steps")
-        if f"optimizer.{name}" not in user_keys
-    }
-    stages = changed.stages if any(key.startswith("stages.") for key in user_keys) else begun.stages
-    return replace(changed, optimizer=replace(changed.optimizer, **schedule), stages=stages)
+    if steps != recipe.training.steps:
+        unchanged = replace(config, training=replace(config.training, steps=recipe.training.steps))
+        config = rescale(unchanged, steps, user_keys)
+    # A run with a time budget keeps its number of steps too; see `as_begun`.
+    begun = None if config.training.budget else _saved_config(config)
+    return config if begun is None else with_lengths(config, begun, user_keys)
 
 
 def _saved_config(config: Config) -> Config | None:
-    """The config of an existing run in the run's directory; None if there is none or it cannot be read."""
+    """The config of a run with a checkpoint in the run's directory; None if there is none or it cannot be read."""
+    directory = to_path(config.directory)
     try:
-        return from_dict(read_json(to_path(config.directory) / "config.json"))
+        checkpoints = directory / "checkpoints"
+        if not checkpoints.is_dir() or not any(entry.name.isdecimal() for entry in checkpoints.iterdir()):
+            return None
+        return from_dict(read_json(directory / "config.json"))
     except (OSError, ValueError):
         return None
 

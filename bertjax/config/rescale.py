@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from bertjax.config.run import Config, OptimizerConfig, StageConfig
+
+P = TypeVar("P", OptimizerConfig, StageConfig)
 
 _LOG_LINES = 100  # of a shorter run, about, at most
 
@@ -41,6 +44,22 @@ def rescale(config: Config, steps: int, user_keys: Collection[str] = ()) -> Conf
         training=replace(config.training, steps=steps, **_scaled_periods(config, steps, share, user_keys)),
         stages=stages,
     )
+
+
+def with_lengths(config: Config, begun: Config, user_keys: Collection[str] = ()) -> Config:
+    """The config with the warm-ups, decays and starts of stages that a run began with, but for those in `user_keys`.
+
+    Stages stay as they are if the run has another number of them.
+    """
+
+    def kept(part: str, now: P, was: P, names: Sequence[str]) -> P:
+        return replace(now, **{name: getattr(was, name) for name in names if f"{part}.{name}" not in user_keys})
+
+    stages, lengths = config.stages, ("warmup_steps", "decay_steps")
+    if len(stages) == len(begun.stages):
+        pairs = enumerate(zip(stages, begun.stages, strict=True))
+        stages = tuple(kept(f"stages.{number}", now, was, ("start", *lengths)) for number, (now, was) in pairs)
+    return replace(config, optimizer=kept("optimizer", config.optimizer, begun.optimizer, lengths), stages=stages)
 
 
 def keys_given(overrides: Sequence[str]) -> frozenset[str]:

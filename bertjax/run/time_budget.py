@@ -24,7 +24,7 @@ import jax
 
 from bertjax.config import Config, differences, from_dict
 from bertjax.config.budget import budget_seconds
-from bertjax.config.rescale import rescale
+from bertjax.config.rescale import rescale, with_lengths
 from bertjax.input.feed import open_feed
 from bertjax.model.network import Params
 from bertjax.parallel.sharding import local_rows, to_global
@@ -99,21 +99,10 @@ def as_begun(config: Config, user_keys: Collection[str] = ()) -> Config:
             f"training.budget={config.training.budget!r}: the run in {directory} was begun {how}; continue it as it "
             "was begun, or give the new run a directory of its own (--run-dir)"
         )
-    decided = {
-        "training": ("steps", "log_every", "eval_every", "checkpoint_every", "keep_every", "eval_rows"),
-        "optimizer": ("warmup_steps", "decay_steps"),
-    }
-    for part, names in decided.items():
-        values = {name: getattr(getattr(begun, part), name) for name in names if f"{part}.{name}" not in user_keys}
-        config = replace(config, **{part: replace(getattr(config, part), **values)})
-    if len(config.stages) != len(begun.stages):
-        return config  # `require_own_run` refuses it
-    lengths = ("start", "warmup_steps", "decay_steps")
-    stages = [
-        replace(stage, **{name: getattr(was, name) for name in lengths})
-        for stage, was in zip(config.stages, begun.stages, strict=True)
-    ]
-    return replace(config, stages=tuple(stages))
+    decided = ("steps", "log_every", "eval_every", "checkpoint_every", "keep_every", "eval_rows")
+    values = {name: getattr(begun.training, name) for name in decided if f"training.{name}" not in user_keys}
+    # `require_own_run` refuses a run with another number of stages.
+    return with_lengths(replace(config, training=replace(config.training, **values)), begun, user_keys)
 
 
 def fit_to_budget(
