@@ -36,6 +36,11 @@ def with_skip(texts: Sequence[str], first: int, stop: int) -> tuple[str, ...]:
     return tuple(f"{step}+{counts[step]}" for step in sorted(counts))
 
 
+def count_batches(texts: Sequence[str]) -> int:
+    """The number of batches that the records skip."""
+    return sum(count for _, count in parse_skips(texts))
+
+
 def batch_number(step: int, skips: Sequence[Skip], start: int = 0) -> int:
     """The number of the batch that a step gets, in a stage that begins at step `start`; both counted from 0."""
     return step + sum(count for at, count in skips if start <= at <= step)

@@ -43,6 +43,8 @@ def all_or_none(directory: AnyPath, together: bool) -> Iterator[None]:
         )
 
 
+# `training.skips` as the config gave them, where spikes have added others.
+GIVEN_SKIPS = "given_skips"
 # Modules whose weights were random when the run began, by name, where other weights came from elsewhere.
 DRAWN = "drawn"
 
@@ -64,6 +66,7 @@ class Metadata(TypedDict):
     data_fingerprint: str
     teacher_digest: NotRequired[str]
     drawn: NotRequired[list[str]]
+    given_skips: NotRequired[list[str]]
     versions: NotRequired[dict[str, str]]
     arrays: dict[str, ArrayRecord]
 

@@ -143,11 +143,10 @@ def pretrain(
             if processes.count > 1:
                 print_now(describe_process(job))
 
-            # 4. State, hooks and training; weights to begin with are read only if there is no checkpoint
-            initial = None
+            # 4. State, hooks and training
+            initial = functools.partial(_initial_params, start, job, say) if config.init_from else None
             if start is not None:
                 job = replace(job, metadata=job.metadata | {DRAWN: drawn_modules(start, job.config.model)})
-                initial = functools.partial(_initial_params, start, job, say)
             outcome = train_job(job, say, initial, processes, [*callbacks, *probes])
         for probe in probes:
             say(str(probe))
@@ -204,8 +203,12 @@ def _read_start(config: Config) -> ForeignModel | None:
     return start
 
 
-def _initial_params(start: ForeignModel, job: Job, say: Say) -> Params:
-    """The weights of another model, fitted to the job's model and vocabulary."""
+def _initial_params(start: ForeignModel | None, job: Job, say: Say) -> Params:
+    """The weights of the model that `init_from` names, fitted to the job's model and vocabulary.
+
+    `start` is None if the run has begun; its weights are then read here, because a loss spike led back to step 0.
+    """
+    start = read_source(job.config.init_from) if start is None else start
     params, notes = adapt(start, job.config.model, job.tokenizer, job.config.init_layers)
     say("\n  ".join([f"starting from the weights of {job.config.init_from}", *notes]))
     return params

@@ -130,7 +130,7 @@ def train_job(
                     hooks.append(stack.enter_context(Profile(traced, directory / PROFILE)))
                 hooks += [Log(telemetry), NanGuard()]
                 if training.spike_deviations:
-                    hooks.append(SpikeRecovery(skipping.config.training, past["losses"]))
+                    hooks.append(SpikeRecovery(skipping.config.training, past["losses"], training.skips))
                 hooks += [Evaluate(), Save()]
 
                 # 5. The loop
@@ -142,6 +142,8 @@ def train_job(
                     run.metrics = {}
         except Spike as spike:
             first_skipped, message = spike.window.first, str(spike)
+            if checkpoint_metadata.DRAWN in skipping.metadata:  # of the checkpoint, which may be left out from here on
+                job.metadata[checkpoint_metadata.DRAWN] = skipping.metadata[checkpoint_metadata.DRAWN]
             skips = with_skip(skips, first_skipped, spike.window.stop)
         state, hooks = None, []  # nothing may keep the state of the run that ended
         say(f"{message}; these rows are skipped from here on (training.skips={skips})")

@@ -10,16 +10,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from generated_corpus import write_corpus
-from tiny_runs import digests, write_recipe
+from tiny_runs import SIX_STEPS, digests, write_recipe
 
+import bertjax
 from bertjax.config import Config, TrainingConfig, load_recipe, validate
 from bertjax.config.skips import batch_number, parse_skips, with_skip
 from bertjax.run.callbacks import Callback
 from bertjax.run.checkpoint import DIRECTORY, Checkpoints, read_metadata, saved_steps
-from bertjax.run.hooks.spike_recovery import MOST, Spike, SpikeWatch
+from bertjax.run.hooks.spike_recovery import MOST, Spike, SpikeWatch, Window, skips_to_begin_with, with_skips
 from bertjax.run.job import Job, assemble
 from bertjax.run.metrics import LOSS
 from bertjax.run.telemetry import read_metrics, summarize_log
@@ -80,12 +82,14 @@ def curve(spike_at: int | None = None) -> list[float]:
     return losses.tolist()
 
 
-def watched(losses: Sequence[float], ends: Sequence[int], training: TrainingConfig, logged: int = 0) -> Spike | None:
+def watched(
+    losses: Sequence[float], ends: Sequence[int], training: TrainingConfig, logged: int = 0, given: Sequence[str] = ()
+) -> Spike | None:
     """What is found in means over the steps up to each end, of which the first `logged` are in the log already."""
     stage = stage_of(log_every=training.log_every, steps=len(losses))
     edges = [0, *ends]
     means = [float(np.mean(losses[a:b])) for a, b in zip(edges, ends, strict=False)]
-    watch = SpikeWatch(training, zip(ends[:logged], means[:logged], strict=True))
+    watch = SpikeWatch(training, zip(ends[:logged], means[:logged], strict=True), given)
     try:
         for end, mean in list(zip(ends, means, strict=True))[logged:]:
             watch.look(stage, end, mean)
@@ -140,6 +144,16 @@ def test_too_many_spikes_end_the_run() -> None:
     training = TrainingConfig(log_every=10, spike_deviations=8.0, skips=skips)
     with pytest.raises(RuntimeError, match=f"{MOST} spikes have been skipped .* Lower optimizer.learning_rate"):
         watched(curve(314), [*range(10, 401, 10)], training)
+
+
+def test_spikes_at_one_step_are_counted() -> None:
+    """They are one record; records of the config are no spikes."""
+    training = TrainingConfig(log_every=10, spike_deviations=8.0, skips=("310+100",))
+    losses, ends = curve(314), [*range(10, 401, 10)]
+    with pytest.raises(RuntimeError, match=f"{MOST} spikes have been skipped"):
+        watched(losses, ends, training)
+    assert watched(losses, ends, training, given=("310+100",)) is not None
+    assert watched(losses, ends, replace(training, skips=("310+90",))) is not None
 
 
 def test_checkpoints_of_later_steps_are_left_out(tmp_path: Path) -> None:
@@ -211,6 +225,70 @@ def answered(job: Job, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
 def losses(run: Path) -> list[tuple[int, float]]:
     records = read_metrics(run / "metrics.jsonl")
     return [(record["step"], record["train/loss"]) for record in records if "train/loss" in record]
+
+
+@pytest.mark.parametrize(
+    ("given", "now", "expected"),
+    [
+        ((), (), ("10+4", "16+2")),
+        (("20+2",), ("20+2",), ("10+4", "16+2")),  # the spike has moved the record of the config
+        (("20+2",), ("20+2", "30+1"), ("10+4", "16+2", "20+2", "30+1")),
+    ],
+)
+def test_skips_of_the_config_are_not_added_twice(
+    given: tuple[str, ...], now: tuple[str, ...], expected: tuple[str, ...], job: Job, tmp_path: Path
+) -> None:
+    begun = with_skips(with_training(job, tmp_path, skips=given), ("10+4", "16+2"))
+    with Checkpoints(tmp_path / DIRECTORY, keep_last=1) as checkpoints:
+        checkpoints.save(20, {"params": jnp.zeros(2)}, begun.metadata)
+    with alone() as processes:
+        assert skips_to_begin_with(with_training(job, tmp_path, skips=now), processes, print) == expected
+
+
+class SpikeAfter(Callback):
+    """Reports a spike of two steps at the n-th step, once, and the first weights that it saw."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+        self.first: list[np.ndarray] = []
+
+    def on_start(self) -> None:
+        if not self.run.step:
+            self.first.append(np.asarray(self.run.state.params["encoder"]["embeddings"]["word"]))
+
+    def after_step(self, step: int) -> None:
+        if step == self._step:
+            self._step = 0
+            raise Spike(Window(step - 2, step, 9.0), 5.0, 10.0)
+
+
+class StopAfter(SpikeAfter):
+    """Ends the run there."""
+
+    def after_step(self, step: int) -> None:
+        if step == self._step:
+            self.run.stop()
+
+
+@pytest.mark.long  # three runs
+def test_recovery_from_step_0_reads_the_first_weights_again(tmp_path: Path) -> None:
+    """In a process that resumed, so that it had not read them; the only checkpoint is behind the spike's beginning."""
+    keys = {
+        "data.sources": [f"lines:{write_corpus(tmp_path / 'corpus.txt', 60)}"],
+        "data.root": str(tmp_path / "data"),
+        "data.vocab_size": 200,
+        "run_dir": str(tmp_path / "first"),
+        **SIX_STEPS,
+        "training.checkpoint_every": 100,
+    }
+    recipe = write_recipe(tmp_path)
+    first = bertjax.pretrain(bertjax.recipe(recipe, keys))
+    more = {"run_dir": str(tmp_path / "second"), "init_from": str(first.directory), "training.spike_deviations": 8.0}
+    config = bertjax.recipe(recipe, keys | more)
+    stop, spike = StopAfter(3), SpikeAfter(4)
+    bertjax.pretrain(config, callbacks=[stop])
+    bertjax.pretrain(config, callbacks=[spike])
+    np.testing.assert_array_equal(*stop.first, *spike.first)
 
 
 @pytest.mark.long  # three runs; the suite has what is decided

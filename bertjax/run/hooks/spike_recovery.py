@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertjax.config import TrainingConfig, to_dict
-from bertjax.config.skips import Skip, batch_number, parse_skips
+from bertjax.config.skips import Skip, batch_number, count_batches, parse_skips
 from bertjax.input.training_data import RunBatches
 from bertjax.run.callbacks import Callback, Figures
 from bertjax.run.checkpoint import DIRECTORY, read_metadata, saved_steps
-from bertjax.run.checkpoint_metadata import DamagedCheckpoint
+from bertjax.run.checkpoint_metadata import GIVEN_SKIPS, DamagedCheckpoint
 from bertjax.run.job import Job
 from bertjax.run.metrics import LOSS
 from bertjax.runtime.processes import Processes
@@ -64,9 +64,20 @@ class SpikeWatch:
     A window ends where the run logs by its periods. A window cut by a signal or restart is reassembled.
     """
 
-    def __init__(self, training: TrainingConfig, logged: Iterable[tuple[int, float | None]] = ()) -> None:
-        """`logged` are the steps and losses of the run's log so far, in order, at least the last `lines_needed`."""
-        self._limit, self._skipped = training.spike_deviations, len(training.skips)
+    def __init__(
+        self,
+        training: TrainingConfig,
+        logged: Iterable[tuple[int, float | None]] = (),
+        given: Sequence[str] = (),
+    ) -> None:
+        """`logged` are the steps and losses of the run's log so far, in order, at least the last `lines_needed`.
+
+        `given` are the skips that no spike added.
+        """
+        self._limit = training.spike_deviations
+        # Spikes at one step are one record, and a window has at most the steps of a log period.
+        batches = count_batches(training.skips) - count_batches(given)
+        self._spikes = max(len(training.skips) - len(given), -(-batches // training.log_every))
         self._logged = [(step, math.nan if loss is None else loss) for step, loss in logged]
         self._losses: list[float] = []  # of whole windows of the stage
         self._part: list[tuple[int, float]] = []  # (steps, mean loss) since the last whole window
@@ -117,7 +128,7 @@ class SpikeWatch:
         if not (deviations := (window.loss - median) / spread) > self._limit:
             return
         spike = Spike(window, median, deviations)
-        if self._skipped >= MOST:
+        if self._spikes >= MOST:
             raise RuntimeError(
                 f"{spike}; {MOST} spikes have been skipped (training.skips), and skipping more rows does not "
                 "help. Lower optimizer.learning_rate, or lengthen optimizer.warmup_steps"
@@ -128,9 +139,11 @@ class SpikeWatch:
 class SpikeRecovery(Callback):
     """Ends the loop at a spike by raising it; `train_job` then goes back and skips its batches."""
 
-    def __init__(self, training: TrainingConfig, logged: Iterable[tuple[int, float | None]]) -> None:
-        """`logged` as in `SpikeWatch`."""
-        self._watch = SpikeWatch(training, logged)
+    def __init__(
+        self, training: TrainingConfig, logged: Iterable[tuple[int, float | None]], given: Sequence[str]
+    ) -> None:
+        """`logged` and `given` as in `SpikeWatch`."""
+        self._watch = SpikeWatch(training, logged, given)
 
     def on_log(self, step: int, figures: Figures) -> None:
         run = self.run
@@ -147,12 +160,14 @@ class SpikeRecovery(Callback):
 
 def skips_to_begin_with(job: Job, processes: Processes, say: Callable[[str], None]) -> tuple[str, ...]:
     """The config's `training.skips`, and those that the run's newest checkpoint records."""
-    recorded = _recorded_skips(to_path(job.config.directory)) if processes.first else ()
+    found = _recorded_skips(to_path(job.config.directory)) if processes.first else ((), ())
     config_skips = job.config.training.skips
-    recorded = tuple(json.loads(processes.broadcast("skipped batches", json.dumps(recorded))))
+    recorded, given = map(tuple, json.loads(processes.broadcast("skipped batches", json.dumps(found))))
     if set(recorded) <= set(config_skips):
         return config_skips
-    skips = tuple(sorted({*config_skips, *recorded}, key=lambda skip: parse_skips([skip])))
+    # A spike moves the records behind it, so that those of the config are in the recorded ones at other steps.
+    known = () if given == config_skips else config_skips
+    skips = tuple(sorted({*known, *recorded}, key=lambda skip: parse_skips([skip])))
     say(f"skipping the batches that the run's newest checkpoint records: training.skips={skips}")
     return skips
 
@@ -167,7 +182,10 @@ def with_skips(job: Job, skips: Sequence[str]) -> Job:
             replace(run_stage, batches=SkippedBatches(run_stage.batches, parsed, run_stage.stage.start))
             for run_stage in stages
         )
-    return replace(job, config=config, stages=stages, metadata=job.metadata | {"config": to_dict(config)})
+    metadata = job.metadata | {"config": to_dict(config)}
+    if skips != job.config.training.skips:
+        metadata[GIVEN_SKIPS] = list(job.config.training.skips)
+    return replace(job, config=config, stages=stages, metadata=metadata)
 
 
 class SkippedBatches:
@@ -204,11 +222,12 @@ class SkippedBatches:
         return self.source.spec(batch_size)
 
 
-def _recorded_skips(directory: AnyPath) -> tuple[str, ...]:
-    """`training.skips` of the run's newest readable checkpoint."""
+def _recorded_skips(directory: AnyPath) -> tuple[Sequence[str], Sequence[str]]:
+    """`training.skips` of the run's newest readable checkpoint, and those of them that its config gave."""
     for step in reversed(saved_steps(directory)):
         try:
-            return tuple(read_metadata(directory / DIRECTORY / str(step))["config"]["training"]["skips"])
+            metadata = read_metadata(directory / DIRECTORY / str(step))
         except DamagedCheckpoint:
             continue
-    return ()
+        return metadata["config"]["training"]["skips"], metadata.get(GIVEN_SKIPS, ())
+    return (), ()
