@@ -17,7 +17,7 @@ from bertjax.parallel.mesh import make_abstract_mesh
 from bertjax.plan.compiling import lower_train_step
 from bertjax.text.trained_vocabulary import vocabulary_size
 from bertjax.training.stages import make_stages
-from bertjax.training.teacher import assumed_teacher, flops_of_run
+from bertjax.training.teacher import assumed_teacher, flops_of_stage
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 GOLDEN = REPOSITORY / "tests" / "recipes.golden.txt"
@@ -148,7 +148,7 @@ def test_the_cost_of_a_recipe_is_what_its_steps_take(name: str, said: float) -> 
     teacher, taken = assumed_teacher(config), 0.0
     for stage in make_stages(config):
         tokens = stage.training.global_batch_size * stage.data.sequence_length
-        taken += (stage.stop - stage.start) * tokens * flops_of_run(config, stage.data, teacher)
+        taken += (stage.stop - stage.start) * tokens * flops_of_stage(config, stage, teacher)
     assert said == pytest.approx(taken, rel=0.05)
 
 

@@ -70,7 +70,6 @@ def open_rows(config: Config, made_up: bool) -> tuple[Config, MakeRows, str]:
     from bertjax.text.trained_vocabulary import vocabulary_size
     from bertjax.training.stages import make_stages, open_data
 
-    objectives = config.training.objectives
     missing = "--made-up" if made_up else "" if config.data.store else missing_text_reason(config.data.sources)
     if missing:
         size, vocabulary = vocabulary_size(config.data)
@@ -79,10 +78,20 @@ def open_rows(config: Config, made_up: bool) -> tuple[Config, MakeRows, str]:
         tokens = min(max(_MADE_UP_STEPS * steps, least), most)
         config = replace(config, model=replace(config.model, vocab_size=size))
         description = f"{ABOUT}, {tokens:,} of them ({missing}); {vocabulary}"
-        return config, lambda data, seed: made_up_batches(data, seed, tokens, objectives), description
+        return (
+            config,
+            lambda stage: made_up_batches(stage.data, stage.seed, tokens, stage.training.objectives),
+            description,
+        )
     content = open_data(config, ProgressLine(), own_data_fingerprint(config))
     config = replace(config, model=content.tokenizer.fit_model(config.model))
-    return config, content.train, f"{content.name}, {content.size('train')}"
+    return (
+        config,
+        lambda stage: content.train(
+            stage.data, stage.seed, stage.training.objectives, stage.training.global_batch_size
+        ),
+        f"{content.name}, {content.size('train')}",
+    )
 
 
 def missing_text_reason(sources: Sequence[str]) -> str:

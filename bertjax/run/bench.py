@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from bertjax.config import Config, DataConfig
+from bertjax.config import Config
 from bertjax.families.networks import init_params
 from bertjax.input.feed import AHEAD, Feed, open_feed
 from bertjax.input.training_data import RunBatches
@@ -29,9 +29,9 @@ from bertjax.training.stages import Stage, make_stages, training_mesh
 from bertjax.training.state import Blueprint, FrozenNetwork, TrainState, init_state
 from bertjax.training.step import TrainStep
 from bertjax.training.step_programs import StepPrograms, data_bytes
-from bertjax.training.teacher import assumed_teacher, flops_of_run
+from bertjax.training.teacher import assumed_teacher, flops_of_stage
 
-MakeRows = Callable[[DataConfig, int], RunBatches]  # the rows of a stage, by its data and seed
+MakeRows = Callable[[Stage], RunBatches]  # the rows of a stage
 _WARM_UP = 2  # steps that are not counted
 _LEAST_STEPS = 5
 _LIMITS = 0.05  # share of time waiting for input above which the input is the bottleneck
@@ -173,11 +173,11 @@ def _bench_stage(
     make_rows: MakeRows,
     seconds: float,
 ) -> StageFigures:
-    flops = flops_of_run(config, stage.data, assumed_teacher(config))
+    flops = flops_of_stage(config, stage, assumed_teacher(config))
     peak = machine.measured.flops * machine.devices
     affordable = seconds / _LEAST_STEPS * peak * _LIKELY_MFU / flops
     measured = shortened(stage, batch_shards(mesh), affordable)
-    batches = make_rows(measured.data, measured.seed)
+    batches = make_rows(measured)
     with settings_named(f"measuring stage {stage.number}", config, mesh, measured):
         step, state, program = _compiled(config, programs, measured)
         with _feed(batches, mesh, measured) as feed:

@@ -39,7 +39,7 @@ from bertjax.training.stages import (
 from bertjax.training.state import Blueprint, TrainState, draw_blueprint
 from bertjax.training.step import GradientMetrics, Metrics, TrainStep
 from bertjax.training.step_programs import StepPrograms
-from bertjax.training.teacher import Teacher, flops_of_run, frozen_networks, put_teacher
+from bertjax.training.teacher import Teacher, flops_of_stage, frozen_networks, put_teacher
 
 # Evaluation has its own seed for pairs and masks, so that the training seed does not change the evaluated rows.
 HELD_OUT_SEED = 0x45564C
@@ -201,7 +201,7 @@ def assemble(
             replace(programs.step(config.execution, stage), frozen=frozen),
             content.train(data, stage.seed, names, training.global_batch_size),
             HeldOutText(make_step(stage.model, names), own, tuple(sets), unigram, tokenizer.mask_id),
-            flops_of_run(replace(config, training=training), data, teacher_model),
+            flops_of_stage(config, stage, teacher_model),
         )
 
     job = make_job(config, mesh, blueprint, optimizer, tokenizer, content.fingerprint, teacher)

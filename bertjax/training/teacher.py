@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
-from bertjax.config import Config, DataConfig, ExecutionConfig, ModelConfig
+from bertjax.config import Config, ExecutionConfig, ModelConfig
 from bertjax.families.registry import get_family
 from bertjax.model.family_heads import HEADS
 from bertjax.model.heads import VocabularyHead
@@ -19,8 +19,9 @@ from bertjax.model.parameters import named_arrays
 from bertjax.parallel.sharding import put_on_devices
 from bertjax.training.exchange import Frozen
 from bertjax.training.flops import expected_predictions, train_flops_per_token
-from bertjax.training.objectives import OBJECTIVES, TEACHER, Objective, choose, make_objectives
+from bertjax.training.objectives import OBJECTIVES, TEACHER, Objective, choose
 from bertjax.training.out_of_memory import settings_named
+from bertjax.training.stages import Stage, stage_objectives
 from bertjax.training.state import Blueprint, FrozenNetwork, draw_frozen
 
 
@@ -83,20 +84,22 @@ def put_teacher(teacher: Teacher, blueprint: Blueprint, config: Config) -> Froze
         return {TEACHER: put_on_devices(teacher.params, shardings)}
 
 
-def flops_of_run(config: Config, data: DataConfig, teacher: ModelConfig | None) -> float:
-    """FLOPs of training on one token of rows of `data`: the model's, and a forward pass of the teacher.
+def flops_of_stage(config: Config, stage: Stage, teacher: ModelConfig | None) -> float:
+    """FLOPs of training on one token of a stage: the model's, and a forward pass of the teacher if an objective has it.
 
     Predictions of tokens count for a network of which an objective uses a head over the vocabulary.
     """
-    objectives = make_objectives(config)
-    predictions = expected_predictions(data)
+    objectives = stage_objectives(config, stage)
+    predictions = expected_predictions(stage.data)
+    if not any(objective.teacher for objective in objectives):
+        teacher = None
     own = predictions if any(_predicts_tokens(objective.heads) for objective in objectives) else 0.0
     of_teacher = (
         predictions
         if any(objective.teacher and _predicts_tokens(objective.teacher.heads) for objective in objectives)
         else 0.0
     )
-    return flops_of_networks(config.model, teacher, data.sequence_length, own, of_teacher)
+    return flops_of_networks(config.model, teacher, stage.data.sequence_length, own, of_teacher)
 
 
 def _predicts_tokens(heads: tuple[str, ...]) -> bool:

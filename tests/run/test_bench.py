@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,11 @@ import pytest
 from generated_corpus import write_corpus
 from tiny_runs import write_recipe
 
+import bertjax
 from bertjax.__main__ import main
-from bertjax.cli.bench import missing_text_reason
+from bertjax.cli.bench import missing_text_reason, open_rows
 from bertjax.config import Config, DataConfig, TrainingConfig
+from bertjax.input.batches import batch_spec
 from bertjax.input.made_up_text import made_up_batches
 from bertjax.run.bench import shortened
 from bertjax.training.stages import make_stages
@@ -42,6 +45,17 @@ def test_made_up_text_makes_rows_like_any_other() -> None:
     assert all(np.array_equal(first[key], again[key]) for key in first)
     assert 0.9 < (first["sequence_ids"] > 0).mean() <= 1
     assert first["input_ids"].max() < 500 and first["cls_positions"].shape == (16, 8)
+
+
+@pytest.mark.parametrize("made_up", [True, False])
+def test_each_stage_has_the_rows_of_its_objectives(made_up: bool, tmp_path: Path) -> None:
+    stages = [{"start": 60, "objectives": ["mlm"]}]
+    keys = {"data.rows": "full_sentences", "training.objectives": ["clm"], "stages": stages, "data.vocab_size": 200}
+    source = write_corpus(tmp_path / "corpus.txt", 40)
+    config = bertjax.recipe(write_recipe(tmp_path), keys | {"data.sources": [f"lines:{source}"]})
+    config, make_rows, _ = open_rows(replace(config, data=replace(config.data, root=str(tmp_path / "data"))), made_up)
+    for stage in make_stages(config):
+        assert make_rows(stage).batch(0, 4).keys() == batch_spec(stage.data, 4, stage.training.objectives).keys()
 
 
 def bench(capsys: pytest.CaptureFixture, folder: Path, *arguments: str) -> tuple[str, dict]:

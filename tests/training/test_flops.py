@@ -6,10 +6,11 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from bertjax.config import Config, DataConfig, ModelConfig, TrainingConfig
+from bertjax.config import Config, DataConfig, ModelConfig, OptimizerConfig, StageConfig, TrainingConfig
 from bertjax.plan.compiling import compiler_flops
 from bertjax.training.flops import device_peak, measured_peak_flops, mfu, peak_flops, train_flops_per_token
 from bertjax.training.stages import make_stages
+from bertjax.training.teacher import flops_of_stage
 
 BASE = ModelConfig()
 LARGE = ModelConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096)
@@ -22,6 +23,20 @@ def test_base_at_128_by_hand():
     # MLM: 768 x 768 + 768 x 30,522 = 24,030,720 parameters, times 6 x 20 predictions / 128 tokens = 22,528,800.
     # Pooler and NSP: 768 x 768 + 768 x 2 = 591,360 parameters, times 6 / 128 tokens = 27,720.
     assert train_flops_per_token(BASE, 128, 20) == 509_607_936 + 14_155_776 + 22_528_800 + 27_720
+
+
+def test_a_stage_without_a_teacher_has_no_flops_of_one():
+    config = Config(
+        training=TrainingConfig(steps=20, objectives=("distil_cosine", "mlm")),
+        optimizer=OptimizerConfig(warmup_steps=1),
+        data=DataConfig(rows="full_sentences"),
+        stages=(StageConfig(start=10, objectives=("mlm",)),),
+    )
+    taught, alone = make_stages(config)
+    teacher = replace(BASE, num_hidden_layers=24)
+    assert flops_of_stage(config, alone, teacher) == flops_of_stage(config, taught, None)
+    of_teacher = train_flops_per_token(teacher, 128, 0) / 3
+    assert flops_of_stage(config, taught, teacher) == flops_of_stage(config, taught, None) + of_teacher
 
 
 SMALL = ModelConfig(
