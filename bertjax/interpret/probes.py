@@ -41,7 +41,7 @@ from bertjax.runtime.compilation import compile_seconds
 from bertjax.runtime.processes import Processes
 from bertjax.storage.progress import no_progress
 from bertjax.storage.remote import to_path
-from bertjax.training.stages import Stage
+from bertjax.training.stages import Stage, as_of_stage
 
 _SENTENCES = 5  # tagged ones for each pair of the sample
 
@@ -87,13 +87,16 @@ def make_probes(job: Job, content: TrainingData, files: ProbeFiles, processes: P
     """
     if not is_probed(job.config):
         return ()
-    instruments = _instruments(_model(job, job.stages[0].stage, None), content, files)
+    # Masks are filled in stages that see both sides of a token; a run may begin with others.
+    stages = [stage.stage for stage in job.stages]
+    checked = next((stage for stage in stages if not stage.model.causal), stages[0])
+    instruments = _instruments(_model(job, checked, None), content, files)
     return (Probes(job, instruments, processes),)
 
 
 def _model(job: Job, stage: Stage, params: Params | None) -> TrainedModel:
     """The network of a stage as a `TrainedModel`; without weights it has their shapes."""
-    config = replace(job.config, model=stage.model)
+    config = as_of_stage(job.config, stage.stop)
     graphdef, shapes, _ = abstract_network(config.model)
     params = shapes if params is None else params
     return TrainedModel(to_path(config.directory), stage.stop, config, job.tokenizer, graphdef, params)
@@ -106,6 +109,8 @@ def _instruments(model: TrainedModel, content: TrainingData, files: ProbeFiles) 
         require_scored(mlm_model(model), [text for pair_set in files.pairs for pair in pair_set.pairs for text in pair])
 
         def judge(model: TrainedModel) -> dict[str, float]:
+            if model.config.model.causal:
+                return {}
             judged = judge_pairs(model, files.pairs)
             figures = {
                 "probe/pairs_accuracy": sum(judgement.right for judgement in judged)
@@ -126,9 +131,9 @@ def _instruments(model: TrainedModel, content: TrainingData, files: ProbeFiles) 
                 "probe.attention=True: the held-out text has no two sentences in sequence that are short enough for a "
                 "row; hold out more (data.held_out), or leave it out"
             )
-        fills = "mlm_head" in model.params and not model.config.model.causal
 
         def measure(model: TrainedModel) -> dict[str, float]:
+            fills = "mlm_head" in model.params and not model.config.model.causal
             sums = measure_patterns(model, rows, WordTable(model), fills, no_progress)
             clearest = [float(strengths.max()) for strengths in sums.strengths]
             names = (f"probe/attention_{pattern.name.replace(' ', '_')}" for pattern in PATTERNS)

@@ -16,18 +16,22 @@ from small_models import small_model
 from tiny_runs import command, digests, finish, write_recipe
 
 from bertjax.__main__ import main
-from bertjax.config import Config, MeshConfig, ProbeConfig
+from bertjax.config import Config, MeshConfig, ProbeConfig, StageConfig
 from bertjax.finetune.data.examples import TaggedSentence
 from bertjax.finetune.data.tags import read_tagged, tag_layout
 from bertjax.interpret.attention_maps import look_inside
 from bertjax.interpret.linear_probe import TagProbe, _word_vectors, classify
-from bertjax.interpret.probes import Probes, gather, read_probe_files
+from bertjax.interpret.probes import Probes, _model, gather, read_probe_files
 from bertjax.interpret.pseudo_likelihood import MinimalPair, PairSet, judge_pairs, read_pair_sets
 from bertjax.interpret.token_rows import TokenRow
 from bertjax.parallel.mesh import make_mesh
+from bertjax.run.job import make_job
 from bertjax.run.run_directory import TrainedModel, load_run
 from bertjax.run.telemetry import curves, read_metrics
 from bertjax.runtime.processes import alone
+from bertjax.training.optimizer import make_optimizer
+from bertjax.training.stages import make_stages
+from bertjax.training.state import draw_blueprint
 
 pytestmark = pytest.mark.run
 
@@ -134,6 +138,21 @@ def test_probes_respect_their_time_share(compiling: float, second: float, most: 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> TrainedModel:
     return small_model(tmp_path_factory.mktemp("run"))
+
+
+def test_a_stage_is_probed_as_its_own_network(model: TrainedModel) -> None:
+    """Also one whose objective reads from left to right, after another."""
+    later = StageConfig(start=5, objectives=("clm",), sequence_length=16)
+    config = replace(
+        model.config, stages=(later,), data=replace(model.config.data, rows="full_sentences", sequence_length=8)
+    )
+    config = replace(config, training=replace(config.training, steps=9, objectives=("mlm",)))
+    config = replace(config, optimizer=replace(config.optimizer, warmup_steps=1))
+    optimizer, mesh = make_optimizer(config.optimizer), make_mesh(MeshConfig(), jax.devices()[:1])
+    blueprint = draw_blueprint(config.model, optimizer, mesh)
+    job = make_job(config, mesh, blueprint, optimizer, model.tokenizer, "", None)
+    probed = [_model(job, stage, None) for stage in make_stages(config)]
+    assert [(one.config.model.causal, one.max_length) for one in probed] == [(False, 8), (True, 16)]
 
 
 def test_weights_on_a_mesh_are_gathered_whole(model: TrainedModel) -> None:
