@@ -13,7 +13,7 @@ from bertjax.storage.remote import AnyPath, to_path
 from bertjax.storage.terminal import bad, bold, dim, good
 from bertjax.text.sources.registry import KINDS, parse_source
 from bertjax.training.objectives import Measure, Objective, choose, list_measures
-from bertjax.training.stages import make_stages
+from bertjax.training.stages import make_stages, stage_at
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,11 @@ def summarise(config: Config, content: TrainingData, outcome: Outcome, completio
         tokens_per_second=outcome.tokens_per_second,
         mfu=outcome.mfu,
         peak=str(outcome.peak),
-        held_out=measured(choose(make_stages(config)[-1].training.objectives), outcome.evaluation, outcome.baselines),
+        held_out=measured(
+            choose(stage_at(make_stages(config), outcome.step).training.objectives),
+            outcome.evaluation,
+            outcome.baselines,
+        ),
         completions=completions,
         store=content.name.removeprefix(_STORE) if content.name.startswith(_STORE) else "",
     )

@@ -104,13 +104,18 @@ class Run:
 
         return settings_named(f"{doing} {stage.size}", self.config, self.mesh, stage.stage, saved_steps)
 
+    @property
+    def reached_stage(self) -> RunStage:
+        """The stage of the last step; a run that is resumed with fewer steps is beyond its last stage."""
+        return next((stage for stage in self.stages if self.step <= stage.stop), self.stages[-1])
+
     def outcome(self) -> Outcome:
         """The result of the run so far."""
         return Outcome(
             config=self.config,
             step=self.step,
             evaluation=self.evaluation,
-            baselines=self.stages[-1].evaluation.baselines,
+            baselines=self.reached_stage.evaluation.baselines,
             tokens=self.unread.tokens,
             seconds=self.times.total()["wall"],
             tokens_per_second=self.unread.rate,

@@ -161,6 +161,16 @@ def test_stop_ends_training_with_figures_and_a_checkpoint(folder: Path) -> None:
     assert digests(folder / "stopped") == digests(folder / "recorded")
 
 
+@pytest.mark.long
+def test_stop_in_an_earlier_stage_reports_its_figures(folder: Path) -> None:
+    """The last stage has another objective, whose figures the run does not have."""
+    stages = {"training.objectives": ["clm"], "stages": [{"start": 5, "objectives": ["mlm"]}]}
+    result = pretrain(folder, "first_stage", Stopper(), **stages, **{"data.rows": "full_sentences"})
+    assert result.step == 3 and "baseline/next_unigram_loss" in result.baselines
+    assert result.summary is not None
+    assert {f"eval/{one.figure}" for one in result.summary.held_out} == result.figures.keys() - {"eval/loss"}
+
+
 def test_finished_run_frees_its_arrays(folder: Path) -> None:
     def allocated() -> int:
         return sum(array.nbytes for array in jax.live_arrays())

@@ -34,8 +34,7 @@ class Evaluate(Callback):
         if run.processes.stopped:
             run.evaluation = {}
         elif self._evaluated_step != run.step:  # nothing was left to train, or a hook ended the run
-            # A run that is resumed with fewer steps is beyond its last stage.
-            run.stage = next((stage for stage in run.stages if run.step <= stage.stop), run.stages[-1])
+            run.stage = run.reached_stage
             self.evaluate(run.stage)
 
     def evaluate(self, stage: RunStage) -> None:
