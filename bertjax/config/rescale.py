@@ -80,8 +80,13 @@ def _scaled_periods(config: Config, steps: int, share: float, user_keys: Collect
     if training.keep_every and "training.keep_every" not in user_keys:
         # Both ways, for these stay on the disk for good; a multiple of the period, or none would ever be kept.
         period = scaled.get("checkpoint_every", training.checkpoint_every)
-        scaled["keep_every"] = period * max(round(training.keep_every * share / period), 1)
+        scaled["keep_every"] = nearest_multiple(round(training.keep_every * share), period)
     return scaled
+
+
+def nearest_multiple(value: int, period: int) -> int:
+    """The multiple of a period, at least the period itself, that is nearest to a value."""
+    return period * max(round(value / period), 1)
 
 
 def _scaled_stages(config: Config, steps: int, share: float, user_keys: Collection[str]) -> tuple[StageConfig, ...]:

@@ -24,7 +24,7 @@ import jax
 
 from bertjax.config import Config, differences, from_dict
 from bertjax.config.budget import budget_seconds
-from bertjax.config.rescale import rescale, with_lengths
+from bertjax.config.rescale import nearest_multiple, rescale, with_lengths
 from bertjax.input.feed import open_feed
 from bertjax.model.network import Params
 from bertjax.parallel.sharding import local_rows, to_global
@@ -164,7 +164,10 @@ def fitted(config: Config, costs: Costs, spent: float, user_keys: Collection[str
             for name, seconds in most.items()
             if f"training.{name}" not in user_keys
         }
-        return replace(run, training=replace(run.training, **periods))
+        training = replace(run.training, **periods)
+        if training.keep_every and "training.keep_every" not in user_keys:
+            training = replace(training, keep_every=nearest_multiple(training.keep_every, training.checkpoint_every))
+        return replace(run, training=training)
 
     def is_late(steps: int) -> bool:
         try:

@@ -111,6 +111,15 @@ def test_budget_scales_the_recipe_and_limits_evaluations() -> None:
     assert AIM * 300 - 4 < 40.0 + seconds_needed(run, of_run) <= AIM * 300
 
 
+def test_kept_checkpoints_are_multiples_of_a_longer_period() -> None:
+    """Saves that take long are further apart than the recipe's."""
+    config = recipe("10m")
+    config = replace(config, training=replace(config.training, checkpoint_every=150, keep_every=3_000))
+    training = fitted(config, COSTS._replace(save=7.0), 20.0)[0].training
+    assert training.keep_every % training.checkpoint_every == 0
+    assert fitted(config, COSTS._replace(save=7.0), 20.0, {"training.keep_every"})[0].training.keep_every == 3_000
+
+
 def test_expensive_evaluation_gets_fewer_rows() -> None:
     costs = Costs((0.3,), (60.0,), 1.0, 0.0, 5.0)
     run, of_run = fitted(recipe("2m"), costs, spent=30.0)
