@@ -12,6 +12,7 @@ from bertjax.config import MeshConfig
 from bertjax.parallel.mesh import make_mesh
 from bertjax.run.checkpoint import Checkpoints
 from bertjax.run.hooks.early_stopping import EarlyStopping, Patience
+from bertjax.run.telemetry import logged_value, summarize_log
 from bertjax.training.evaluate import HeldOut
 
 
@@ -19,6 +20,14 @@ from bertjax.training.evaluate import HeldOut
 def test_first_of_equal_evaluations_is_the_best(past: tuple[float, ...], final: bool, tmp_path: Path) -> None:
     hook = EarlyStopping(Patience("eval/f1", 2), Checkpoints(tmp_path, keep_last=1), past)
     assert hook.is_final == final
+
+
+@pytest.mark.parametrize("value", [1 / 3, 2 / 3, 0.1 + 0.2])
+def test_equal_evaluation_after_a_resume_is_no_better(value: float, tmp_path: Path) -> None:
+    """The log has nine digits."""
+    past = summarize_log([{"step": 1, "eval/f1": logged_value(value)}], 1, "eval/f1", 0)["figures"]
+    hook = EarlyStopping(Patience("eval/f1", 2), Checkpoints(tmp_path, keep_last=1), past)
+    assert not hook._count(value)
 
 
 class Numbered:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from bertjax.run.callbacks import Callback, Figures
 from bertjax.run.checkpoint import Checkpoints
+from bertjax.run.telemetry import logged_value
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ class EarlyStopping(Callback):
         self._checkpoints.wait()
 
     def _count(self, value: float) -> bool:
+        logged = logged_value(value)  # as a resumed run reads it
+        value = math.nan if logged is None else logged
         better = value > self._best
         self._best, self._without = (value, 0) if better else (self._best, self._without + 1)
         return better
