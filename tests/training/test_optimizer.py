@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -210,6 +212,16 @@ def test_muon_is_the_rule_for_each_matrix_of_a_stack() -> None:
         np.testing.assert_allclose(updates["head"]["kernel"], of_adam["head"]["kernel"], rtol=1e-5)
         of_adam = of_adam["encoder"]["layers"]
         np.testing.assert_allclose(found["mlp"]["output"]["bias"], of_adam["mlp"]["output"]["bias"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("decay", [0.999, 0.99999])
+def test_moving_average_of_one_value_is_the_value(decay: float) -> None:
+    rule = make_optimizer(OptimizerConfig(average_decay=decay))
+    params = {"w": jnp.ones(3)}
+    state = rule.init(params)
+    for count in range(1, 5):
+        state: Any = follow(state, params)
+        np.testing.assert_allclose(moving_average(state.average, decay, count)["w"], params["w"], rtol=1e-6)
 
 
 def test_moving_average_is_optax_ema_of_the_parameters() -> None:
