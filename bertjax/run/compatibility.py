@@ -64,11 +64,15 @@ def _changed(saved: dict[str, Any], current: dict[str, Any]) -> dict[str, tuple[
 def _only_microbatches(changed: dict[str, tuple[Any, Any]]) -> list[str]:
     """Remove `stages` from the changed keys if only its microbatches changed; returns the notices of that."""
     was, now = changed.get("stages", ([], []))
-    without = [[{**stage, "grad_accum_steps": None} for stage in stages] for stages in (was, now)]
-    if not was or without[0] != without[1]:
+    if not was or without_microbatches(was) != without_microbatches(now):
         return []
     del changed["stages"]
     return [f"stages: grad_accum_steps changed; {RULES['training.grad_accum_steps'].notice}"]
+
+
+def without_microbatches(stages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The stages of a config without their numbers of microbatches, which change no more than the last bits."""
+    return [{**stage, "grad_accum_steps": None} for stage in stages]
 
 
 def _listed(changed: dict[str, tuple[Any, Any]]) -> list[str]:

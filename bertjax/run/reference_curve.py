@@ -21,7 +21,7 @@ from bertjax.config import Config, differences, from_dict
 from bertjax.config.recipes import RECIPES
 from bertjax.config.resume import IDENTITY
 from bertjax.run.checkpoint import read_metadata
-from bertjax.run.compatibility import FINGERPRINTS, RULES
+from bertjax.run.compatibility import FINGERPRINTS, RULES, without_microbatches
 from bertjax.run.metrics import Shown
 from bertjax.run.telemetry import METRICS_FILE, curves, read_metrics
 from bertjax.storage.files import replace_text
@@ -116,6 +116,8 @@ def run_digest(metadata: Mapping[str, Any]) -> str:
     free = {key for key, rule in RULES.items() if rule != IDENTITY} - _ALSO | _NOT
     changed = differences(config, Config())
     values = {key: value for key, (_, value) in sorted(changed.items()) if key not in free}
+    if "stages" in values:
+        values["stages"] = without_microbatches(values["stages"])
     document = values | {name: metadata.get(name, "") for name in FINGERPRINTS}
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 from bertjax.__main__ import main
-from bertjax.config import Config, MeshConfig, TrainingConfig, to_dict
+from bertjax.config import Config, MeshConfig, StageConfig, TrainingConfig, to_dict
 from bertjax.parallel.mesh import make_mesh
 from bertjax.run.checkpoint import DIRECTORY, Checkpoints, read_metadata
 from bertjax.run.checkpoint_metadata import run_metadata
@@ -44,6 +44,7 @@ def changed(config: Config, key: str, value: Any) -> Config:
 
 
 BASE = Config(training=TrainingConfig(steps=100))
+SHORTER = StageConfig(start=50, sequence_length=64)
 
 
 @pytest.mark.parametrize(
@@ -55,6 +56,8 @@ BASE = Config(training=TrainingConfig(steps=100))
         ("training.log_every", 5, True),
         ("mesh.data", 4, True),
         ("data.sources", ("text:other/path.txt",), True),  # the fingerprint says what the text is
+        ("stages", (replace(SHORTER, grad_accum_steps=4),), True),
+        ("stages", (replace(SHORTER, sequence_length=32),), False),
         ("training.steps", 200, False),
         ("training.eval_rows", 64, False),
         ("training.global_batch_size", 8, False),
@@ -65,7 +68,8 @@ BASE = Config(training=TrainingConfig(steps=100))
     ],
 )
 def test_the_digest_is_of_what_a_curve_depends_on(key: str, value: Any, same: bool) -> None:
-    assert (run_digest(metadata(changed(BASE, key, value))) == run_digest(metadata(BASE))) is same
+    base = changed(BASE, key, (SHORTER,)) if key == "stages" else BASE
+    assert (run_digest(metadata(changed(BASE, key, value))) == run_digest(metadata(base))) is same
 
 
 def test_the_digest_is_of_text_vocabulary_and_teacher_too() -> None:
