@@ -96,6 +96,13 @@ ROWS: list[tuple[list[str], list[str]]] = [
     (["pretrain", "roberta:huge"], ["recipe roberta: variant 'huge' is unknown", "base, large"]),
     (["recipes", "show", "albret"], ["'albret' is unknown", "did you mean albert?"]),
     (["recipes", "copy", "bert_mini", "tiny.py"], ["tiny.py exists; add --overwrite"]),
+    (["recipes", "copy", "bert_mini:large", "new.py"], ["bert_mini.py: it has no variants; leave out 'large'"]),
+    (["recipes", "copy", "roberta:huge", "new.py"], ["variant 'huge' is unknown"]),
+    (["recipes", "list", "albert"], ["list albert: it lists all", "bertjax recipes show albert"]),
+    (["recipes", "show", "albert", "new.py"], ["show: it writes no file; leave new.py out"]),
+    (["plan", "bert_mini", "--tokens", "1G", "--price", "2"], ["--price requires --topology"]),
+    (["plan", "bert_mini", "--topology", "h100:8", "--cores", "4"], ["--cores requires --tokens"]),
+    (["run", "average", "run", "--moving", "--last", "2"], ["--last 2 with --moving", "leave one out"]),
     (["recipes", "copy", "bert_mini", "nowhere/mine.py"], ["there is no folder nowhere; make it"]),
     (["recipes", "copy", "bert_mini", "mine.txt"], ["mine.txt: a recipe is a Python file; write mine.txt.py"]),
     # keys

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bertjax.cli.model_source import add_page, page_path
 from bertjax.cli.recipe import add_recipe, load_config
-from bertjax.cli.verb import Verb
+from bertjax.cli.verb import Verb, require_unused
 from bertjax.plan.topologies import LOCAL, parse_name, set_environment
 
 DOES_NOT_FIT = 3
@@ -28,9 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--tokens", metavar="N", help="plan the preparation of so many tokens of text instead, as in 300G or 2T"
     )
-    parser.add_argument("--hosts", type=int, default=1, metavar="N", help="hosts that prepare the text (%(default)s)")
+    parser.add_argument("--hosts", type=int, metavar="N", help="hosts that prepare the text (1)")
     parser.add_argument("--cores", type=int, metavar="N", help="cores of each of them (as this machine)")
-    parser.add_argument("--slices", type=int, default=1, metavar="N", help="TPU slices of that shape (%(default)s)")
+    parser.add_argument("--slices", type=int, metavar="N", help="TPU slices of that shape (1)")
     parser.add_argument("--price", type=float, metavar="P", help="price of one chip for one hour, in any currency")
     parser.add_argument("--stage", type=int, metavar="N", help="plan this stage only, from 1")
     parser.add_argument(
@@ -43,8 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the plan and, if requested, write it as a page. Returns 3 if the recipe does not fit."""
-    if arguments.tokens:
+    if arguments.tokens is not None:
+        require_unused(arguments, ("slices", "price", "stage", "suggest", "html"), "--topology")
         return _plan_preparation(arguments)
+    require_unused(arguments, ("hosts", "cores"), "--tokens")
+    arguments.slices = 1 if arguments.slices is None else arguments.slices
     if arguments.topology != LOCAL:
         parse_name(arguments.topology, arguments.slices)
     page = None if arguments.html is None else page_path(arguments.html)
@@ -73,7 +76,9 @@ def _plan_preparation(arguments: argparse.Namespace) -> int:
 
     tokens = parse_tokens(arguments.tokens)
     data = load_config(arguments).data
-    print(as_text(preparation_table(data, tokens, arguments.hosts, arguments.cores or cores())))
+    hosts = 1 if arguments.hosts is None else arguments.hosts
+    cores_of_each = cores() if arguments.cores is None else arguments.cores
+    print(as_text(preparation_table(data, tokens, hosts, cores_of_each)))
     return 0
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bertjax.cli.verb import Verb
-from bertjax.config.recipes import describe_recipe, load_recipe, recipe_file, recipes, variant_names
+from bertjax.config.recipes import RECIPES, describe_recipe, load_recipe, recipe_file, recipes, variant_names
 from bertjax.config.run import Config
 from bertjax.storage.terminal import bold, first_names
 
@@ -33,6 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """List the recipes, or show or copy one. Raises ValueError for an unknown name or an existing file."""
+    if arguments.action != "copy" and (arguments.file or arguments.overwrite):
+        raise ValueError(
+            f"{arguments.action}: it writes no file; leave {arguments.file or '--overwrite'} out, or use copy"
+        )
+    if arguments.action == "list" and arguments.name:
+        raise ValueError(f"list {arguments.name}: it lists all; bertjax recipes show {arguments.name} describes one")
     if arguments.action == "list":
         print(*_table(tuple(recipes())), sep="\n")
         print("\nbertjax recipes show NAME describes one, bertjax pretrain NAME starts one,")
@@ -41,8 +47,10 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.name:
         raise ValueError(f"{arguments.action}: NAME is missing; bertjax recipes lists the names")
     source, variant = recipe_file(arguments.name)
+    if variant is not None:
+        load_recipe(arguments.name)  # raises for one that the recipe does not have
     if arguments.action == "show":
-        name = arguments.name.partition(":")[0]
+        name = source.stem if source.parent == RECIPES else arguments.name.partition(":")[0]
         if name in tuple(recipes()):
             print(f"{_describe(name)}\n\n{bold(str(source.name))}")
         print(source.read_text(encoding="utf-8"), end="")
