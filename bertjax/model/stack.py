@@ -182,7 +182,7 @@ def _scan(
     collected = []
     scanned = 0 if execution.scan_unroll >= periods else periods * period
     if scanned:
-        members = tuple(_part(items, slice(first, scanned, period)) for first in range(period))
+        members = _members(_part(items, slice(0, scanned)), period)
         x, periods_collected = jax.lax.scan(run_period, x, members, unroll=execution.scan_unroll)
         collected.append(_interleaved(periods_collected))
     # A scan that is fully unrolled would still stack what every layer keeps for the backward pass, and slice it.
@@ -197,9 +197,20 @@ def _period(windows: tuple[int, ...]) -> int:
     return next(p for p in range(1, len(windows) + 1) if windows[p:] == windows[:-p])
 
 
-def _each(stacked: Any) -> Iterator[Any]:
+def _members(stacked: Any, period: int) -> tuple[Any, ...]:
+    """Split a tree of [layers, ...] into one of [periods, ...] for each layer of a period.
+
+    The gradient puts theirs side by side. That of a slice with a stride pads each with zeros and adds them, which took
+    a sixth of ModernBERT's step on a TPU.
+    """
+    if period == 1:
+        return (stacked,)
+    return tuple(_each(jax.tree.map(lambda x: x.reshape(-1, period, *x.shape[1:]), stacked), axis=1))
+
+
+def _each(stacked: Any, axis: int = 0) -> Iterator[Any]:
     stacks, form = jax.tree.flatten(stacked)
-    return (form.unflatten(members) for members in zip(*(unstack(stack, 0) for stack in stacks), strict=True))
+    return (form.unflatten(members) for members in zip(*(unstack(stack, axis) for stack in stacks), strict=True))
 
 
 def _one(stacked: Any, number: int) -> Any:
