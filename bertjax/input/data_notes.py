@@ -12,8 +12,7 @@ from bertjax.input.masking.options import member
 from bertjax.input.masking.units import UNITS, WORDS
 from bertjax.input.targets import registry
 from bertjax.text.store.format import SplitView
-from bertjax.text.units import is_unspaced
-from bertjax.tokenization.tokenizer import Tokenizer
+from bertjax.tokenization.tokenizer import Tokenizer, is_unspaced
 
 _LEAST_PAIRS = 0.01  # share of documents with a second sentence from which on pairs can be learned
 _LEAST_UNSPACED = 0.1  # share of tokens that are single characters of a script without spaces

@@ -11,7 +11,6 @@ import fcntl
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 from bertjax.storage.atomic_directories import NO_LOCKS
@@ -31,9 +30,7 @@ class Claims:
             self._file = open(self._path, "a")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._file is not None:
             self._file.close()
 

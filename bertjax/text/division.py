@@ -84,20 +84,15 @@ class _Survey:
 
 
 def divide(corpus: Corpus, data: DataConfig) -> Division:
-    """The division of a corpus by its text and its groups. Raises ValueError like `_divide` and `read_groups`."""
-    return dataclasses.replace(_divide(corpus, data), groups=data.groups)
-
-
-def _divide(corpus: Corpus, data: DataConfig) -> Division:
     """Choose a division before tokenizing, by reading as much of the corpus as needed.
 
-    Raises ValueError for a source without text, for too little text for both splits, or like reading.
+    Raises ValueError for a source without text, for too little text for both splits, or like reading and `read_groups`.
     """
     survey = None
     if data.split_documents == "never" or (data.split_documents == "auto" and _may_be_enough(corpus)):
         survey = _survey(corpus, data, 0, 0)
         if survey.is_enough(0) or (not survey.is_whole and data.split_documents == "never"):
-            return Division(data.held_out)
+            return Division(data.held_out, groups=data.groups)
         # Dividing documents makes no group smaller.
         most = MOST_SHARE if data.split_documents == "never" or data.groups else LARGEST_SHARE
         if survey.is_whole and (adapted := _adapted(survey, data, most)):
@@ -109,7 +104,7 @@ def _divide(corpus: Corpus, data: DataConfig) -> Division:
         is_given = data.held_out != DataConfig.held_out
         least = min(MEASURED, MEASURED_SHARE * survey.characters) if is_given else MEASURED
         if survey.is_enough(least):
-            return Division(data.held_out, longest)
+            return Division(data.held_out, longest, groups=data.groups)
         if adapted := _adapted(survey, data, MOST_SHARE):
             return dataclasses.replace(adapted, longest=longest)
     survey = survey or _survey(corpus, data, 0, 0)
@@ -195,7 +190,7 @@ def _adapted(survey: _Survey, data: DataConfig, most: float) -> Division | None:
         if count >= LEAST_DOCUMENTS and held >= target and is_last:
             if len(ordered) - count < LEAST_DOCUMENTS or held > most * survey.characters:
                 return None
-            return Division(nextafter(draw, 1.0), share=held / survey.characters)
+            return Division(nextafter(draw, 1.0), share=held / survey.characters, groups=data.groups)
     return None
 
 

@@ -38,7 +38,6 @@ FindUnits = Callable[[str], Sequence[Span]]  # the units of a sentence, in order
 
 # A word, or a single character: a mark, or a character of a script without spaces between words.
 _ALONE = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-_UNSPACED = re.compile(f"[{_ALONE}]")
 WORD = f"[{_ALONE}]|[^\\W{_ALONE}]+"  # a pattern; in scripts without spaces each character is a word
 _ATOM = re.compile(f"{WORD}|[^\\w\\s]")
 
@@ -59,11 +58,6 @@ def units_fingerprint(data: DataConfig) -> dict[str, Any]:
             "such a source, or a list of units"
         )
     return {"spans": named, "version": VERSION}
-
-
-def is_unspaced(character: str) -> bool:
-    """Whether a character is of a script without spaces between words, such as Chinese."""
-    return _UNSPACED.match(character) is not None
 
 
 def spans_field(data: DataConfig) -> str:

@@ -57,12 +57,6 @@ class UnknownLetters:
                 name = get_record(document.text).name or f"{document.text[:_SHOWN]}..."
                 self.examples += [f"record {name} has {first}"][: _NAMED_RECORDS - len(self.examples)]
 
-    def merge(self, other: UnknownLetters) -> None:
-        """Add those of other records."""
-        self.letters.update(other.letters)
-        self.records += other.records
-        self.examples = [*self.examples, *other.examples][:_NAMED_RECORDS]
-
     def to_json(self) -> dict[str, Any]:
         """As JSON; empty if there are none."""
         found = {"letters": dict(sorted(self.letters.items())), "records": self.records, "examples": self.examples}
@@ -83,7 +77,9 @@ def merge_unknown_letters(abouts: Iterable[Mapping[str, Any]]) -> UnknownLetters
     found = UnknownLetters()
     for about in abouts:
         if listed := about.get("unknown_letters"):
-            found.merge(UnknownLetters(Counter(listed["letters"]), listed["records"], [*listed["examples"]]))
+            found.letters.update(listed["letters"])
+            found.records += listed["records"]
+            found.examples = [*found.examples, *listed["examples"]][:_NAMED_RECORDS]
     return found
 
 

@@ -156,15 +156,15 @@ def _seconds(path: str) -> float:
     begin = time.process_time()
     dump = Dump(path)
     for page in dump.pages():
-        paragraphs(page.text, dump.names)
+        paragraphs(page.text, dump.hidden_names)
     return time.process_time() - begin
 
 
 def _compare(page: Page, dump: Dump, report: Report) -> None:
-    text = "\n".join(paragraphs(page.text, dump.names))
+    text = "\n".join(paragraphs(page.text, dump.hidden_names))
     report.leftovers += [text[max(m.start() - 30, 0) : m.end() + 30] for m in LEFTOVERS.finditer(text)]
     with no_templates():
-        ours = words("\n".join(paragraphs(page.text, dump.names)))
+        ours = words("\n".join(paragraphs(page.text, dump.hidden_names)))
     theirs = words(reference(page.text))
     report.words += len(words(text))
     report.kept += len(words(text)) - len(ours)

@@ -61,7 +61,8 @@ def matching_files(pattern: str, folder_names: Sequence[str] = ("*",), exclude: 
 
 def is_excluded(path: str, exclude: Sequence[str]) -> bool:
     """Whether one of the globs of `data.exclude` matches a path, or its last parts."""
-    return any(_matches(path, glob) for glob in exclude)
+    patterns = [os.path.expanduser(pattern).removeprefix("./").removeprefix("**/") for pattern in exclude]
+    return any(fnmatch.fnmatchcase(path, one) or fnmatch.fnmatchcase(path, f"*/{one}") for one in patterns)
 
 
 def is_folder(pattern: str) -> bool:
@@ -83,12 +84,6 @@ def _local_files(pattern: str) -> dict[str, int]:
     if os.path.isdir(pattern):
         pattern = os.path.join(glob.escape(pattern), "**")
     return {path: os.path.getsize(path) for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)}
-
-
-def _matches(path: str, pattern: str) -> bool:
-    """Whether a glob matches a path, or its last parts."""
-    pattern = os.path.expanduser(pattern).removeprefix("./").removeprefix("**/")
-    return fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase(path, f"*/{pattern}")
 
 
 def _why_nothing(pattern: str) -> str:

@@ -86,6 +86,8 @@ def examples(name: str, split: str) -> Iterator[dict[str, Any]] | None:
 
 
 def _as_python(path: str, record: bytes, features: Any) -> dict[str, Any]:
+    import tensorflow_datasets
+
     values = features.deserialize_example_np(record)
     for key, kind in features.items():
         if _is_text(kind) and isinstance(values[key], bytes):
@@ -93,7 +95,7 @@ def _as_python(path: str, record: bytes, features: Any) -> dict[str, Any]:
                 values[key] = values[key].decode()
             except UnicodeDecodeError as error:
                 raise ValueError(f"{path}: {key} is not UTF-8: {error.reason}; prepare the data set again") from None
-        elif _is_class(kind):
+        elif isinstance(kind, tensorflow_datasets.features.ClassLabel):
             values[key] = kind.int2str(int(values[key])) if values[key] >= 0 else None
     return values
 
@@ -140,12 +142,6 @@ def _is_text(feature: object) -> bool:
     import tensorflow_datasets
 
     return isinstance(feature, tensorflow_datasets.features.Text)
-
-
-def _is_class(feature: object) -> bool:
-    import tensorflow_datasets
-
-    return isinstance(feature, tensorflow_datasets.features.ClassLabel)
 
 
 def _records(path: str) -> Iterator[bytes]:

@@ -17,7 +17,7 @@ from bertjax.storage.remote import file_size
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.sources.globs import DUMPS
 from bertjax.text.sources.source import Paragraphs, SourceFile, SourceKind
-from bertjax.text.sources.wikipedia.links import Names, normal_name
+from bertjax.text.sources.wikipedia.links import HIDDEN_NAMES, normal_name
 from bertjax.text.sources.wikipedia.multistream import cut_at, split
 from bertjax.text.sources.wikipedia.wikitext import paragraphs
 
@@ -49,7 +49,7 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
     dump = Dump(file.path, counts, file.span)
     for page in dump.pages():
         if page.namespace == 0 and not page.redirect:
-            yield from paragraphs(page.text, dump.names)
+            yield from paragraphs(page.text, dump.hidden_names)
             yield None
 
 
@@ -58,7 +58,7 @@ class Dump:
 
     def __init__(self, path: str, counts: ReadCounts | None = None, span: Span | None = None) -> None:
         self.path = path
-        self.names = Names()  # with those of the dump once its head is read
+        self.hidden_names = HIDDEN_NAMES  # with those of the dump once its head is read
         self._counts = counts
         self._span = None if span is None else (cut_at(path, span[0]), cut_at(path, span[1]))
         self._name = path if self._span is None else f"{path}, bytes {self._span[0]} to {self._span[1]}"
@@ -112,7 +112,7 @@ class Dump:
             head._parse(f"{line}\n", number)
             if head._headed:
                 break
-        self.names, self._namespaces = head.names, head._namespaces
+        self.hidden_names, self._namespaces = head.hidden_names, head._namespaces
 
     def _lines(self, counts: ReadCounts | None, span: Span | None) -> Iterator[str]:
         return read_lines(self.path, self._refuse_line, PAGE_CAP, counts, span)
@@ -155,7 +155,8 @@ class Dump:
             else:
                 self._page[name] = held  # of several revisions the last one, which is the newest
         elif name == "namespaces":
-            self.names = Names.of(name for name, key in self._namespaces.items() if key in _HIDDEN_NAMESPACES)
+            own = {name for name, number in self._namespaces.items() if number in _HIDDEN_NAMESPACES}
+            self.hidden_names = HIDDEN_NAMES | own
         elif name == "page":
             redirect = "redirect" in self._page or bool(_REDIRECT.match(self._page.get("text", "")))
             text = "" if redirect else self._page.get("text", "")

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from bertjax.text.sources.wikipedia.gaps import GAP, replace_nested
 
-FILE_NAMES = ("file", "image", "media")  # valid in every language edition, in addition to its own names
-CATEGORY_NAMES = ("category",)
+# Namespaces whose links are invisible, normalised: valid in every language edition, in addition to its own names.
+HIDDEN_NAMES = frozenset(("file", "image", "media", "category"))
 
 _BALANCED = re.compile(r"\[\[((?:[^\[\]]++|\[[^\[\]]*+\])*)\]\]")
 _ANY = re.compile(r"\[\[((?:[^\[\]]++|\[(?!\[)|\](?!\]))*)\]\]")
@@ -28,33 +26,22 @@ _BARE = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Names:
-    """The namespaces of a language edition whose links are invisible: files and categories, normalised."""
-
-    hidden: frozenset[str] = field(default_factory=lambda: frozenset((*FILE_NAMES, *CATEGORY_NAMES)))
-
-    @classmethod
-    def of(cls, local: Iterable[str]) -> Names:
-        """Add an edition's own names of the namespaces -2 (media), 6 (files) and 14 (categories)."""
-        return cls(frozenset((*FILE_NAMES, *CATEGORY_NAMES, *map(normal_name, local))))
-
-
 def normal_name(name: str) -> str:
     """Normalise a namespace's name: MediaWiki ignores case and reads `_` as a space."""
     return " ".join(name.replace("_", " ").split()).casefold()
 
 
-def resolve_links(text: str, names: Names) -> str:
+def resolve_links(text: str, hidden_names: frozenset[str]) -> str:
     """Replace links between pages by the words that a reader sees, and links of files and categories by `GAP`.
 
-    Lines of only prefixed links are removed: they are categories under names that the dump does not list.
+    `hidden_names` are the normalised names of the edition's namespaces of these. Lines of only prefixed links are
+    removed: they are categories under names that the dump does not list.
     """
     if "[[" not in text:
         return text
 
     def words(match: re.Match[str]) -> str:
-        return _words(match[1], names)
+        return _words(match[1], hidden_names)
 
     return replace_nested(_LINKS_ONLY.sub(GAP, text), _BALANCED, _ANY, words)
 
@@ -66,14 +53,14 @@ def resolve_external_links(text: str) -> str:
     return _BARE.sub(GAP, text) if "://" in text else text
 
 
-def _words(link: str, names: Names) -> str:
+def _words(link: str, hidden_names: frozenset[str]) -> str:
     """The visible words of a link: its label, else its target without the prefix `:`."""
     target, pipe, label = link.partition("|")
     if target.count("{{") != target.count("}}"):
         return link  # a template decides
     if ":" in target:
         prefix = target[: target.index(":")].strip()
-        if prefix and (normal_name(prefix) in names.hidden or _LANGUAGE.fullmatch(prefix)):
+        if prefix and (normal_name(prefix) in hidden_names or _LANGUAGE.fullmatch(prefix)):
             return GAP
         if _FILE.search(target.rstrip()):
             return GAP

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from html.entities import html5
 
 from bertjax.text.sources.wikipedia.gaps import BREAK, GAP, JOINT, close_gaps, replace_nested, without_marks
-from bertjax.text.sources.wikipedia.links import Names, resolve_external_links, resolve_links
+from bertjax.text.sources.wikipedia.links import resolve_external_links, resolve_links
 from bertjax.text.sources.wikipedia.tags import drop_opaque, drop_tags, unindent
 from bertjax.text.sources.wikipedia.templates import resolve_templates
 
@@ -33,13 +33,13 @@ _VARIANT_CODE = re.compile(
 _HIDDEN_VARIANT = frozenset("HTD-")  # flags of rules and titles, which are invisible
 
 
-def paragraphs(text: str, names: Names) -> list[str]:
+def paragraphs(text: str, hidden_names: frozenset[str]) -> list[str]:
     """The prose of a page's wikitext: paragraphs without newlines, each with a letter or digit.
 
-    `names` are the dump's names of the namespaces of files and categories.
+    `hidden_names` are the names of the namespaces of files and categories, as in `resolve_links`.
     """
     text = drop_opaque(without_marks(text))
-    text = resolve_templates(resolve_links(text, names))
+    text = resolve_templates(resolve_links(text, hidden_names))
     if "-{" in text:
         text = replace_nested(text, _VARIANT, _ANY_VARIANT, _first_variant)
     text = drop_tags(unindent(text))
