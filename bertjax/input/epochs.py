@@ -19,14 +19,13 @@ import numpy as np
 
 from bertjax.config import SHORTEST_ROW, DataConfig
 from bertjax.input.augmentations.registry import slack_tokens
-from bertjax.input.group_sampling import one_of_each_group
 from bertjax.input.layout import BERT, Split, Template
 from bertjax.input.packing import Packing, pack
 from bertjax.input.plan import EpochPlan, Reading, build_plan, every_document
 from bertjax.input.randomness import derive_key
 from bertjax.input.record_rows import BUILDERS, TokenPlan
 from bertjax.input.sentence_rows import SentencePlan, build_document_plan, build_sentence_plan
-from bertjax.input.windows import WHOLE_BATCH, WINDOW_TOKENS, Lane, Windows, token_shares
+from bertjax.input.windows import WHOLE_BATCH, WINDOW_TOKENS, Lane, Windows, one_of_each_group, token_shares
 from bertjax.storage.files import replace_text
 from bertjax.storage.json_documents import Count, Sha256, read_json
 from bertjax.text.ragged import range_indices

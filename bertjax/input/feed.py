@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Literal, Protocol, cast, runtime_checkable
 
@@ -102,15 +102,13 @@ def make_dataset(
     rows: Rows = None,
     threads: int,
     stop_step: int = ENDLESS,
-    on_error: Callable[[Exception], None] | None = None,
 ) -> tf.data.Dataset:
     """The batches as a `tf.data.Dataset` of dicts, with a static element_spec, made `threads` at a time, in order.
 
-    To resume at step k, start there. An error of `batches` is passed to `on_error` before TensorFlow wraps it.
-    Raises ModuleNotFoundError where TensorFlow is missing.
+    To resume at step k, start there. Raises ModuleNotFoundError where TensorFlow is missing.
     """
     steps = range(start_step, stop_step)
-    return _dataset_of_several(batches, steps, global_batch_size, rows, threads, on_error).unbatch().prefetch(AHEAD)
+    return _dataset_of_several(batches, steps, global_batch_size, rows, threads).unbatch().prefetch(AHEAD)
 
 
 def _dataset_of_several(
@@ -119,9 +117,9 @@ def _dataset_of_several(
     global_batch_size: int,
     rows: Rows,
     threads: int,
-    on_error: Callable[[Exception], None] | None,
+    errors: list[Exception] | None = None,
 ) -> tf.data.Dataset:
-    """A dataset whose elements are the outputs of `several`."""
+    """A dataset of the outputs of `several`; `errors` gets the errors of `batches`, which TensorFlow wraps."""
     tf = import_tensorflow(required=True)
     spec = batches.spec(_count(global_batch_size, rows))
     together = _together(batches, global_batch_size, rows)
@@ -133,8 +131,8 @@ def _dataset_of_several(
             )
             return [outputs[key] for key in spec]
         except Exception as error:
-            if on_error is not None:
-                on_error(error)
+            if errors is not None:
+                errors.append(error)
             raise
 
     @tf.autograph.experimental.do_not_convert  # which would leave a file in the temporary folder
@@ -188,7 +186,7 @@ def dataset_batches(
     Batches that were made together are split here, without a copy; splitting them in tf.data is as slow as making them.
     """
     errors: list[Exception] = []
-    dataset = _dataset_of_several(batches, steps, global_batch_size, rows, threads, errors.append)
+    dataset = _dataset_of_several(batches, steps, global_batch_size, rows, threads, errors)
     try:
         for outputs in dataset.prefetch(AHEAD).as_numpy_iterator():
             yield from apart(cast("Batch", outputs))

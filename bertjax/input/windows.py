@@ -120,6 +120,18 @@ def _dealt(parts: list[Part], lane: Lane) -> list[Part]:
     return [parts[number] for number in np.sort(dealt).tolist()]
 
 
+def one_of_each_group(groups: np.ndarray, seed: int, epoch: int) -> Reading:
+    """Draw a document of each group, all members alike, by the seed, the epoch and the document: in order of documents.
+
+    Two-level sampling, as UniRef's clusters are read for protein models. `groups` uint64 [documents].
+    """
+    drawn = hash64(derive_key(seed, "member", epoch), np.arange(len(groups)))
+    order = np.lexsort((drawn, groups))
+    is_first = np.append(True, groups[order][1:] != groups[order][:-1])
+    documents = np.sort(order[is_first])
+    return Reading(documents, np.zeros_like(documents))
+
+
 def token_shares(tokens: Sequence[int], weights: Sequence[float], temperature: float) -> np.ndarray:
     """Each source's share of the tokens of an epoch, float64 [sources]; `tokens` is the size of each source.
 

@@ -9,7 +9,7 @@ import pytest
 
 from bertjax.config import DataConfig
 from bertjax.input.batches import PairBatches
-from bertjax.input.group_sampling import one_of_each_group
+from bertjax.input.windows import one_of_each_group
 from bertjax.text.groups import name_hash, read_groups
 from bertjax.text.prepare import prepare, reading_notes
 from bertjax.text.store.format import TokenStore

@@ -8,13 +8,11 @@ from bertjax.config import DataConfig
 from bertjax.input.layout import Split, Vocabulary
 from bertjax.input.packing import BatchKey
 from bertjax.input.targets.mlm import next_tokens, prediction_keys
-from bertjax.input.targets.target import Make, Sequences
+from bertjax.input.targets.target import Make, Sequences, Target
 
 
-class NextTokenPrediction:
+class NextTokenPrediction(Target):
     """The next token of every token but the last of its sequence; nothing is masked."""
-
-    pairing = from_records = None
 
     def keys(self, data: DataConfig) -> dict[str, BatchKey]:
         return prediction_keys(data.sequence_length - 1, prefix="clm")

@@ -7,14 +7,11 @@ import numpy as np
 from bertjax.config import DataConfig
 from bertjax.input.layout import Split, Vocabulary
 from bertjax.input.packing import BatchKey
-from bertjax.input.targets.target import Make, Sequences
+from bertjax.input.targets.target import Make, Sequences, Target
 
 
-class EveryToken:
+class EveryToken(Target):
     """Adds the array `name`: weight 1 for every token but padding."""
-
-    pairing = None
-    from_records = None
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -5,14 +5,11 @@ from __future__ import annotations
 from bertjax.config import DataConfig
 from bertjax.input.layout import Split, Vocabulary
 from bertjax.input.packing import BatchKey
-from bertjax.input.targets.target import Make
+from bertjax.input.targets.target import Make, Target
 
 
-class SoftTargets:
+class SoftTargets(Target):
     """Adds no array: the teacher computes its probabilities on the device."""
-
-    pairing = None
-    from_records = None
 
     def keys(self, data: DataConfig) -> dict[str, BatchKey]:
         return {}

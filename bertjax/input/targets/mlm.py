@@ -12,7 +12,7 @@ from bertjax.input.masking.counts import COUNTS
 from bertjax.input.masking.options import changed_options, check_masking, most_predictions
 from bertjax.input.masking.rule import MaskRule, mask_tokens
 from bertjax.input.packing import BatchKey
-from bertjax.input.targets.target import Make, Sequences
+from bertjax.input.targets.target import Make, Sequences, Target
 
 USED = "mlm_weights"  # above 0 in the slots that hold a prediction
 
@@ -65,17 +65,18 @@ class NextTokens:
 _PREDICTED = {"masked": HiddenTokens(), "next": NextTokens()}
 
 
-class TokenPrediction:
+def _from_records(features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {
+        "mlm_positions": features["masked_lm_positions"].astype(np.int32),
+        "mlm_labels": features["masked_lm_ids"].astype(np.int32),
+        "mlm_weights": features["masked_lm_weights"],
+    }
+
+
+class TokenPrediction(Target):
     """The predictions that `data.predict` names."""
 
-    pairing = None
-
-    def from_records(self, features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return {
-            "mlm_positions": features["masked_lm_positions"].astype(np.int32),
-            "mlm_labels": features["masked_lm_ids"].astype(np.int32),
-            "mlm_weights": features["masked_lm_weights"],
-        }
+    from_records = staticmethod(_from_records)
 
     def keys(self, data: DataConfig) -> dict[str, BatchKey]:
         return _PREDICTED[data.predict].keys(data)

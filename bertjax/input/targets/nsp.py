@@ -9,16 +9,16 @@ import numpy as np
 from bertjax.config import DataConfig
 from bertjax.input.layout import Split, Vocabulary
 from bertjax.input.packing import BatchKey
-from bertjax.input.targets.target import FromRecords, Make, Pairing
+from bertjax.input.targets.target import FromRecords, Make, Pairing, Target
 
 RECORDED_LABEL = "next_sentence_labels"  # of google-research/bert's records
 
 
 @dataclass(frozen=True)
-class PairLabels:
+class PairLabels(Target):
     """0 where B follows A, 1 where it does not; weight 0 for rows without pairs."""
 
-    pairing: Pairing
+    pairing: Pairing | None = None
     from_records: FromRecords | None = None
 
     def keys(self, data: DataConfig) -> dict[str, BatchKey]:

@@ -13,10 +13,10 @@ from bertjax.input.layout import Split, Vocabulary
 from bertjax.input.packing import BatchKey
 from bertjax.input.randomness import fold_in, hash64
 from bertjax.input.targets.mlm import USED, TokenPrediction
-from bertjax.input.targets.target import Make, Pairing, Sequences
+from bertjax.input.targets.target import Make, Pairing, Sequences, Target
 
 
-class ReplacedTokens:
+class ReplacedTokens(Target):
     """Adds weights of the classified tokens, all but padding, and the random bits by which the generator samples.
 
     The bits depend on the sequence and the position in it, as masks do. So packing, the mesh, accumulation and the
@@ -24,7 +24,6 @@ class ReplacedTokens:
     """
 
     pairing = Pairing(random_b=False, has_labels=False)
-    from_records = None
 
     def keys(self, data: DataConfig) -> dict[str, BatchKey]:
         if data.predict != "masked":

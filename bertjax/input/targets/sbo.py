@@ -13,14 +13,11 @@ from bertjax.input.layout import Split, Vocabulary
 from bertjax.input.masking.options import first_of_run
 from bertjax.input.packing import BatchKey
 from bertjax.input.targets.mlm import USED, TokenPrediction
-from bertjax.input.targets.target import Make, Sequences
+from bertjax.input.targets.target import Make, Sequences, Target
 
 
-class SpanBoundaries:
+class SpanBoundaries(Target):
     """The positions of the boundary tokens of the span of each prediction of masked language modelling."""
-
-    pairing = None
-    from_records = None
 
     def keys(self, data: DataConfig) -> dict[str, BatchKey]:
         if data.predict != "masked":

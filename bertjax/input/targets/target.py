@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -38,30 +38,24 @@ Make = Callable[[Sequences], dict[str, np.ndarray]]
 FromRecords = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 
 
-class Target(Protocol):
+class Target(ABC):
     """The NumPy half of an objective. At most one objective of a run has a `pairing`."""
 
-    @property
-    def pairing(self) -> Pairing | None:
-        """How to form pairs for this objective; None if it does not use them."""
-        ...
+    pairing: Pairing | None = None  # how to form pairs for this objective; None if it does not use them
+    from_records: FromRecords | None = None
+    """Converts the features of google-research/bert's records to its arrays; None if they lack them."""
 
-    @property
-    def from_records(self) -> FromRecords | None:
-        """Converts the features of google-research/bert's records to its arrays; None if they lack them."""
-        ...
-
+    @abstractmethod
     def keys(self, data: DataConfig) -> dict[str, BatchKey]:
         """The arrays that it adds to a batch, by name.
 
         Raises ValueError for options of `data` that it does not support.
         """
-        ...
 
+    @abstractmethod
     def prepare(self, data: DataConfig, vocabulary: Vocabulary, split: Split) -> Make:
         """Return a thread-safe function that makes these arrays, [N, n] each, before packing.
 
         The function may also return `input_ids`, which replace those of the encoder. Raises ValueError like `keys`, and
         for an unsuitable vocabulary or split.
         """
-        ...
