@@ -21,6 +21,7 @@ from bertjax.inspect.stretches import stretches, token_ranges
 from bertjax.text.ragged import range_indices
 from bertjax.text.store.format import SplitView
 
+MOST_EXACT = 1 << 25  # documents; 24 bytes of memory each; a larger split is sampled
 SHINGLE = 5
 HASHES = 128
 BANDS = 32
@@ -32,6 +33,62 @@ NEIGHBOURS = 16  # comparisons per document in a large bucket, to keep memory li
 _FACTORS = (hash64(derive_key("minhash"), np.arange(HASHES)) >> np.uint64(32)).astype(np.uint32) | np.uint32(1)
 _STRETCH_TOKENS = 1 << 16
 _PAIRS_AT_ONCE = 1 << 14
+
+
+@dataclass(frozen=True)
+class Duplicates:
+    """Exact duplicates of a split."""
+
+    share: float  # of the documents compared; chosen by content, so that all copies of a document are in or all out
+    documents: int  # compared
+    groups: int  # sets of two or more equal documents
+    copies: np.ndarray  # int64, ascending: all documents beyond the first of each group
+    copied_tokens: int  # in `copies`
+    largest: tuple[tuple[int, int], ...]  # (first document, size) of the largest groups
+
+
+def find_duplicates(split: SplitView, count: Count, examples: int, most_documents: int = MOST_EXACT) -> Duplicates:
+    """Compare documents by a 128-bit hash of their token ids, regardless of their sentence ends.
+
+    Of more than `most_documents` documents, those with the smallest hashes are compared.
+    """
+    share = min(1.0, most_documents / max(split.num_documents, 1))
+    number, high, low = _digests(split, share, count)
+    order = np.lexsort((number, low, high))
+    number, high, low = number[order], high[order], low[order]
+    is_copy = np.zeros(len(number), bool)
+    is_copy[1:] = (high[1:] == high[:-1]) & (low[1:] == low[:-1])
+    first = number[~is_copy]
+    sizes = np.diff(np.flatnonzero(~is_copy), append=len(number))
+    copies = np.sort(number[is_copy])
+    largest = np.lexsort((first, -sizes))[:examples]
+    return Duplicates(
+        share=share,
+        documents=len(number),
+        groups=int(np.count_nonzero(sizes > 1)),
+        copies=copies,
+        copied_tokens=int(token_ranges(split, copies)[1].sum()),
+        largest=tuple((int(first[g]), int(sizes[g])) for g in largest if sizes[g] > 1),
+    )
+
+
+def _digests(split: SplitView, share: float, count: Count) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Hash the documents of the share: numbers int64, and both halves of the hashes, uint64."""
+    numbers, digests = [np.zeros(0, np.int64)], [np.zeros((0, 2), np.uint64)]
+    for stretch in stretches(split):
+        content = np.ascontiguousarray(stretch.ids).data.cast("B")
+        edges = np.concatenate([[0], np.cumsum(stretch.lengths)]) * stretch.ids.itemsize
+        hashed = b"".join(
+            hashlib.blake2b(content[start:stop], digest_size=16).digest()
+            for start, stop in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+        )
+        hashes = np.frombuffer(hashed, np.uint64).reshape(-1, 2)
+        is_compared = (hashes[:, 0] >> np.uint64(11)) * 2.0**-53 < share
+        numbers.append(stretch.documents[is_compared])
+        digests.append(hashes[is_compared])
+        count(len(stretch.ids))
+    joined = np.concatenate(digests)
+    return np.concatenate(numbers), joined[:, 0], joined[:, 1]
 
 
 @dataclass(frozen=True)
@@ -63,14 +120,12 @@ def find_near_duplicates(
     leave_out: np.ndarray,
     count: Count,
     examples: int,
-    most_documents: int = MOST_DOCUMENTS,
-    most_tokens: int = MOST_TOKENS,
 ) -> NearDuplicates:
     """Compare all documents except `leave_out`, int64, and those shorter than SHINGLE tokens.
 
     Of a split above the limits of documents or tokens, a random share is compared, the same in every run.
     """
-    share = min(1.0, most_documents / max(split.num_documents, 1), most_tokens / max(split.num_tokens, 1))
+    share = min(1.0, MOST_DOCUMENTS / max(split.num_documents, 1), MOST_TOKENS / max(split.num_tokens, 1))
     numbers = np.arange(split.num_documents)
     is_compared = uniform(hash64(derive_key("near duplicates"), numbers)) < share
     is_compared[leave_out] = False
@@ -179,62 +234,3 @@ class NGrams:
         for number in range(1, self.n):
             hashes += tokens[number : number + windows] * self._factors[number]
         return hashes[range_indices(np.cumsum(lengths) - lengths, counts)], counts
-
-
-MOST_EXACT = 1 << 25  # documents; 24 bytes of memory each; a larger split is sampled
-
-
-@dataclass(frozen=True)
-class Duplicates:
-    """Exact duplicates of a split."""
-
-    share: float  # of the documents compared; chosen by content, so that all copies of a document are in or all out
-    documents: int  # compared
-    groups: int  # sets of two or more equal documents
-    copies: np.ndarray  # int64, ascending: all documents beyond the first of each group
-    copied_tokens: int  # in `copies`
-    largest: tuple[tuple[int, int], ...]  # (first document, size) of the largest groups
-
-
-def find_duplicates(split: SplitView, count: Count, examples: int, most_documents: int = MOST_EXACT) -> Duplicates:
-    """Compare documents by a 128-bit hash of their token ids, regardless of their sentence ends.
-
-    Of more than `most_documents` documents, those with the smallest hashes are compared.
-    """
-    share = min(1.0, most_documents / max(split.num_documents, 1))
-    number, high, low = _digests(split, share, count)
-    order = np.lexsort((number, low, high))
-    number, high, low = number[order], high[order], low[order]
-    is_copy = np.zeros(len(number), bool)
-    is_copy[1:] = (high[1:] == high[:-1]) & (low[1:] == low[:-1])
-    first = number[~is_copy]
-    sizes = np.diff(np.flatnonzero(~is_copy), append=len(number))
-    copies = np.sort(number[is_copy])
-    largest = np.lexsort((first, -sizes))[:examples]
-    return Duplicates(
-        share=share,
-        documents=len(number),
-        groups=int(np.count_nonzero(sizes > 1)),
-        copies=copies,
-        copied_tokens=int(token_ranges(split, copies)[1].sum()),
-        largest=tuple((int(first[g]), int(sizes[g])) for g in largest if sizes[g] > 1),
-    )
-
-
-def _digests(split: SplitView, share: float, count: Count) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Hash the documents of the share: numbers int64, and both halves of the hashes, uint64."""
-    numbers, digests = [np.zeros(0, np.int64)], [np.zeros((0, 2), np.uint64)]
-    for stretch in stretches(split):
-        content = np.ascontiguousarray(stretch.ids).data.cast("B")
-        edges = np.concatenate([[0], np.cumsum(stretch.lengths)]) * stretch.ids.itemsize
-        hashed = b"".join(
-            hashlib.blake2b(content[start:stop], digest_size=16).digest()
-            for start, stop in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
-        )
-        hashes = np.frombuffer(hashed, np.uint64).reshape(-1, 2)
-        is_compared = (hashes[:, 0] >> np.uint64(11)) * 2.0**-53 < share
-        numbers.append(stretch.documents[is_compared])
-        digests.append(hashes[is_compared])
-        count(len(stretch.ids))
-    joined = np.concatenate(digests)
-    return np.concatenate(numbers), joined[:, 0], joined[:, 1]

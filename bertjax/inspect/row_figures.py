@@ -111,9 +111,6 @@ def _labels(rows: Mapping[str, np.ndarray]) -> np.ndarray:
     return np.where(rows["pair_weights"] > 0, rows["pair_labels"], -1)
 
 
-_UNLABELLED = {"pairs": "a pair"}  # by `data.rows`; else running text
-
-
 @dataclass(frozen=True)
 class Piece:
     """A token of the input; `original` is the label at a masked position."""
@@ -185,6 +182,7 @@ def pairs_of_row(number: int, row: dict[str, np.ndarray], tokenizer: Tokenizer, 
             for positions in (inside[1:end], inside[end + kind.template.separators : -1])
         )
         label = int(labels[slot])
-        label_name = kind.pair_names[label] if label >= 0 else _UNLABELLED.get(kind.data.rows, "running text")
+        unlabelled = "a pair" if kind.data.rows == "pairs" else "running text"
+        label_name = kind.pair_names[label] if label >= 0 else unlabelled
         pairs.append(ReadablePair(number, label_name, a, b))
     return pairs

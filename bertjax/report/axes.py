@@ -96,10 +96,10 @@ def figure(
     )
 
 
-def axis_titles(across: str, up: str, height: int = HEIGHT) -> str:
+def axis_titles(across: str, up: str) -> str:
     """The titles of both axes, without empty ones: below the plot, and rotated at its left."""
-    middle = TOP + (height - TOP - BOTTOM) / 2
-    below = f'<text class="axis" x="{(LEFT + WIDTH - RIGHT) / 2:.1f}" y="{height - 7}" text-anchor="middle">'
+    middle = TOP + (HEIGHT - TOP - BOTTOM) / 2
+    below = f'<text class="axis" x="{(LEFT + WIDTH - RIGHT) / 2:.1f}" y="{HEIGHT - 7}" text-anchor="middle">'
     left = f'<text class="axis" transform="translate(13 {middle:.1f}) rotate(-90)" text-anchor="middle">'
     return "".join(f"{tag}{html.escape(title)}</text>" for tag, title in ((below, across), (left, up)) if title)
 

@@ -133,7 +133,7 @@ def horizontal_bars(
     return figure(title, round(y + TOP), [*drawn, *tips], legend, note=note)
 
 
-def parts_bar(title: str, parts: Sequence[Part], *, note: str = "") -> str:
+def parts_bar(title: str, parts: Sequence[Part]) -> str:
     """A bar of the parts of a whole, side by side; the rest is empty. Text is escaped here."""
     top, height, width = 2, 32, WIDTH - 4
     drawn, tips, x, reached = [f'<rect class="rest" x="2" y="{top}" width="{width}" height="{height}"/>'], [], 2.0, 2.0
@@ -147,7 +147,7 @@ def parts_bar(title: str, parts: Sequence[Part], *, note: str = "") -> str:
         tips.append(_tip(start, top, reached - start, height, tip, (x + length / 2, top + _TIP_HEIGHT + 8)))
         x += length
     legend = [(f"{part.label} {part.size}", part.colour) for part in parts]
-    return figure(title, top + height + 2, [*drawn, *tips], legend, note=note)
+    return figure(title, top + height + 2, [*drawn, *tips], legend)
 
 
 def count_map(title: str, names: Sequence[str], counts: Sequence[Sequence[int]], *, note: str = "") -> str:

@@ -178,16 +178,15 @@ def test_documents_without_pairs_and_no_documents(tmp_path):
     assert find_near_duplicates(empty, TOKENIZER.vocab_size, NONE, ignore, 3).documents == 0
 
 
-@pytest.mark.parametrize("limit", [{"most_documents": 40}, {"most_tokens": 8000}])
-def test_share_of_a_large_split_is_reported(tmp_path, limit):
-    documents = planted(6)
-    split = split_of(tmp_path, documents)
-    found = find_near_duplicates(split, TOKENIZER.vocab_size, NONE, ignore, 3, **limit)
-    again = find_near_duplicates(split, TOKENIZER.vocab_size, NONE, ignore, 3, **limit)
-    wanted = min(40 / 100 if "most_documents" in limit else 1, 8000 / split.num_tokens if "most_tokens" in limit else 1)
-    assert found.share == pytest.approx(wanted)
-    assert 0.5 * wanted < found.documents / 100 < 1.6 * wanted
-    assert found == again
+@pytest.mark.parametrize(("limit", "most"), [("MOST_DOCUMENTS", 40), ("MOST_TOKENS", 8000)])
+def test_share_of_a_large_split_is_reported(tmp_path, monkeypatch, limit, most):
+    split = split_of(tmp_path, planted(6))
+    monkeypatch.setattr(near_duplicates, limit, most)
+    near = find_near_duplicates(split, TOKENIZER.vocab_size, NONE, ignore, 3)
+    share = most / (100 if limit == "MOST_DOCUMENTS" else split.num_tokens)
+    assert near.share == pytest.approx(share)
+    assert 0.5 * share < near.documents / 100 < 1.6 * share
+    assert near == find_near_duplicates(split, TOKENIZER.vocab_size, NONE, ignore, 3)
 
 
 def test_limits_keep_ordinary_corpora_whole():
