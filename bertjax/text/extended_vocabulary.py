@@ -12,19 +12,12 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from bertjax.config import DataConfig
-from bertjax.storage.atomic_directories import exclusive_lock, is_complete
 from bertjax.storage.progress import Progress, no_progress
-from bertjax.storage.remote import AnyPath, to_path
+from bertjax.storage.remote import AnyPath
 from bertjax.text.corpus import fingerprint
 from bertjax.text.pool import processes
 from bertjax.text.readable import readable_corpus, reporting_unreadable
-from bertjax.text.trained_vocabulary import (
-    READING_VERSION,
-    count_corpus,
-    load_vocabulary,
-    require_vocabulary,
-    write_vocabulary,
-)
+from bertjax.text.trained_vocabulary import READING_VERSION, count_corpus, find_or_make, load_vocabulary
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.training import smoothed
 from bertjax.tokenization.wordpiece import with_tokens
@@ -64,20 +57,21 @@ def extend_vocabulary(data: DataConfig, most: int, progress: Progress = no_progr
     versions = [EXTENDER_VERSION, READING_VERSION]
     inputs_json = {"extends": old.fingerprint, "most": most, "sources": corpus.description(), "held_out": data.held_out}
     inputs = fingerprint(inputs_json | {"versions": versions, "vocab_temperature": data.vocab_temperature})
-    folder = to_path(data.root) / f"vocab-{inputs[:12]}"
     with reporting_unreadable(corpus, progress, runner):
         counts, share = count_corpus(corpus, data, progress, runner)
     words = smoothed(counts, data.vocab_temperature)
     added = worthwhile_words(old, words, most)
     tokens, replaced = with_words(old.tokens, added)
     new = with_tokens(old, tokens)
-    with exclusive_lock(to_path(data.root), folder.name):
-        if is_complete(folder, "made.json"):
-            require_vocabulary(folder, inputs)
-        else:
-            record = {"extends": old.fingerprint, "added_words": added, "replaced_unused": replaced}
-            write_vocabulary(folder, inputs, new, corpus.sources, record | {"share_of_documents": share})
-    return Extension(folder / new.main_file, tuple(added), replaced, _pieces(old, words), _pieces(new, words))
+    record = {
+        "sources": [str(source) for source in corpus.sources],
+        "extends": old.fingerprint,
+        "added_words": added,
+        "replaced_unused": replaced,
+        "share_of_documents": share,
+    }
+    path = find_or_make(data, inputs, lambda: (new, record))
+    return Extension(path, tuple(added), replaced, _pieces(old, words), _pieces(new, words))
 
 
 def worthwhile_words(old: Tokenizer, words: Mapping[str, int], most: int) -> list[str]:

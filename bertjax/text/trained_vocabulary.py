@@ -8,7 +8,7 @@ import importlib.metadata
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
@@ -59,22 +59,22 @@ def resolve_vocabulary(
     if not data.entity_map:
         return vocab
     tokenizer, added = vocabulary_with_entities(data, vocab), added_words(vocab)
-    return _store_vocabulary(
-        data, tokenizer, {"entity_map": data.entity_map} | ({} if added is None else {"added_words": added})
-    )
+    record = {"entity_map": data.entity_map} | ({} if added is None else {"added_words": added})
+    return _store_named(data, tokenizer, record)
 
 
 def _without_entities(
     data: DataConfig, corpus: Corpus | None, division: Division | None, progress: Progress, runner: Runner
 ) -> AnyPath:
+    """The named vocabulary, or a trained one, without the entity map of `data.entity_map`."""
     if data.vocab.startswith(hub.PREFIX):
-        return _store_vocabulary(data, load_vocabulary(data.vocab, TextRules.of(data)), {"vocab": data.vocab})
+        return _store_named(data, load_vocabulary(data.vocab, TextRules.of(data)), {"vocab": data.vocab})
     if data.vocab:
         load_vocabulary(data.vocab, TextRules.of(data))
         return to_path(data.vocab)
     kind, argument = parse_kind(data.tokenizer)
     if (given := kind.given(argument)) is not None:
-        return _store_vocabulary(data, given, {"tokenizer": data.tokenizer})
+        return _store_named(data, given, {"tokenizer": data.tokenizer})
     assert corpus is not None and division is not None
     inputs_json = {
         "sources": corpus.description(),
@@ -92,25 +92,28 @@ def _without_entities(
         inputs_json["sentencepiece"] = importlib.metadata.version("sentencepiece")
     if data.vocab_temperature != 1:
         inputs_json["vocab_temperature"] = data.vocab_temperature
-    inputs = fingerprint(inputs_json)
-    folder = to_path(data.root) / f"vocab-{inputs[:12]}"
-    with exclusive_lock(to_path(data.root), folder.name):
-        if is_complete(folder, "made.json"):
-            require_vocabulary(folder, inputs)
-        else:
-            _train_vocabulary(folder, inputs, corpus, division, data, progress, runner)
-    return folder / next(iter(_read_record(folder)["files"]))
+    return find_or_make(
+        data, fingerprint(inputs_json), lambda: _train_vocabulary(corpus, division, data, progress, runner)
+    )
 
 
-def _store_vocabulary(data: DataConfig, tokenizer: Tokenizer, record: Mapping[str, Any]) -> AnyPath:
-    """Store a vocabulary below the root like a trained one and return its main file; `record` describes its making."""
+def _store_named(data: DataConfig, tokenizer: Tokenizer, record: Mapping[str, Any]) -> AnyPath:
+    """Store a vocabulary that is not trained like a trained one; `record` describes its making."""
     inputs = fingerprint({"tokenizer": tokenizer.fingerprint, "version": KEEPING_VERSION})
+    return find_or_make(data, inputs, lambda: (tokenizer, {"sources": list(data.sources), **record}))
+
+
+def find_or_make(data: DataConfig, inputs: str, make: Callable[[], tuple[Tokenizer, Mapping[str, Any]]]) -> AnyPath:
+    """The main file of the vocabulary of these inputs below `data.root`, made if it does not exist.
+
+    `make` returns the tokenizer and a record of its making. Raises ValueError if the files of an existing one changed.
+    """
     folder = to_path(data.root) / f"vocab-{inputs[:12]}"
     with exclusive_lock(to_path(data.root), folder.name):
         if is_complete(folder, "made.json"):
-            require_vocabulary(folder, inputs)
+            _require_vocabulary(folder, inputs)
         else:
-            write_vocabulary(folder, inputs, tokenizer, data.sources, record)
+            _write_vocabulary(folder, inputs, *make())
     return folder / next(iter(_read_record(folder)["files"]))
 
 
@@ -167,22 +170,21 @@ def _stamps(path: Path, names: Iterable[str]) -> tuple[tuple[int, ...], ...]:
 
 
 def _train_vocabulary(
-    folder: AnyPath,
-    inputs: str,
-    corpus: Corpus,
-    division: Division,
-    data: DataConfig,
-    progress: Progress,
-    runner: Runner,
-) -> None:
+    corpus: Corpus, division: Division, data: DataConfig, progress: Progress, runner: Runner
+) -> tuple[Tokenizer, dict[str, Any]]:
     if data.strip_accents:
         warn_of_stripped_accents(corpus.files)
     counts, share = count_corpus(corpus, data, progress, runner, division)
     words = smoothed(counts, data.vocab_temperature)
     report = partial(progress, "training the vocabulary, entries")
     tokenizer = train_tokenizer(data.tokenizer, words, data.vocab_size, TextRules.of(data), report)
-    record = {"asked_vocab_size": data.vocab_size, "words": words.total(), "distinct_words": len(words)}
-    write_vocabulary(folder, inputs, tokenizer, corpus.sources, record | {"share_of_documents": share})
+    return tokenizer, {
+        "sources": [str(source) for source in corpus.sources],
+        "asked_vocab_size": data.vocab_size,
+        "words": words.total(),
+        "distinct_words": len(words),
+        "share_of_documents": share,
+    }
 
 
 def count_corpus(
@@ -204,23 +206,21 @@ def count_corpus(
     return counts, share
 
 
-def write_vocabulary(
-    folder: AnyPath, inputs: str, tokenizer: Tokenizer, sources: Iterable[object], record: Mapping[str, Any]
-) -> None:
+def _write_vocabulary(folder: AnyPath, inputs: str, tokenizer: Tokenizer, record: Mapping[str, Any]) -> None:
     """Write a vocabulary and the record of its making; the folder appears atomically."""
     about = {
         "inputs": inputs,
         "files": {name: hashlib.sha256(content).hexdigest() for name, content in tokenizer.files.items()},
         "vocab_size": tokenizer.vocab_size,
         **tokenizer.rules.described(),
-        "sources": [str(source) for source in sources],
+        **record,
     }
     unfinished = folder if is_remote(folder) else folder.with_name(f"{folder.name}.partial")
     with removed_on_error(unfinished, lambda: sum(map(len, tokenizer.files.values()))):
         unfinished.mkdir(exist_ok=True)
         for name, content in tokenizer.files.items():
             write_durably(unfinished / name, content)
-        write_durably(unfinished / "made.json", json.dumps(about | dict(record), indent=1).encode())
+        write_durably(unfinished / "made.json", json.dumps(about, indent=1).encode())
         if isinstance(unfinished, Path):
             unfinished.rename(str(folder))
 
@@ -260,7 +260,7 @@ def _read_record(folder: AnyPath) -> _Record:
     return read_json(folder / "made.json", _Record, remedy="delete the folder")
 
 
-def require_vocabulary(folder: AnyPath, inputs: str) -> None:
+def _require_vocabulary(folder: AnyPath, inputs: str) -> None:
     """Raise ValueError unless the folder holds the unchanged vocabulary of these inputs."""
     try:
         record = _read_record(folder)
