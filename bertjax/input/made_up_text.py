@@ -12,6 +12,7 @@ from bertjax.input.batches import PairBatches
 from bertjax.input.masking.options import member
 from bertjax.input.masking.units import UNITS, WORDS
 from bertjax.input.targets import registry
+from bertjax.text.ragged import range_indices
 
 ABOUT = "random tokens in sentences and documents about as long as Wikipedia's"
 _FIRST_TOKEN = 104  # after the special ones
@@ -78,8 +79,7 @@ class MadeUpSplit:
 
     def tokens(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """The ids of ranges [start, start + length), concatenated in order."""
-        shift = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
-        return self._flat.take(shift + np.arange(len(shift)))
+        return self._flat.take(range_indices(starts, lengths))
 
     def has_plane(self, plane: str) -> bool:
         """Whether it marks the units of a plane: all but words, which it marks only if they need the plane."""

@@ -260,11 +260,6 @@ def _file_changes(earlier: Sequence[Sequence[str]], now: Sequence[Sequence[str]]
     return ", ".join(phrases) or "the files are in another order"
 
 
-def fingerprint(values: Any) -> str:
-    """SHA-256 (hex) of JSON values."""
-    return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
 def with_draws(
     documents: Iterable[Document], groups: Groups | None = None
 ) -> Iterator[tuple[Document, tuple[float, float]]]:

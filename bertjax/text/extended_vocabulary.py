@@ -14,9 +14,9 @@ import numpy as np
 from bertjax.config import DataConfig
 from bertjax.storage.progress import Progress, no_progress
 from bertjax.storage.remote import AnyPath
-from bertjax.text.corpus import fingerprint
 from bertjax.text.pool import processes
 from bertjax.text.readable import readable_corpus, reporting_unreadable
+from bertjax.text.store.manifest import json_sha256
 from bertjax.text.trained_vocabulary import READING_VERSION, count_corpus, find_or_make, load_vocabulary
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.training import smoothed
@@ -56,7 +56,7 @@ def extend_vocabulary(data: DataConfig, most: int, progress: Progress = no_progr
     corpus = readable_corpus(data, progress, runner)
     versions = [EXTENDER_VERSION, READING_VERSION]
     inputs_json = {"extends": old.fingerprint, "most": most, "sources": corpus.description(), "held_out": data.held_out}
-    inputs = fingerprint(inputs_json | {"versions": versions, "vocab_temperature": data.vocab_temperature})
+    inputs = json_sha256(inputs_json | {"versions": versions, "vocab_temperature": data.vocab_temperature})
     with reporting_unreadable(corpus, progress, runner):
         counts, share = count_corpus(corpus, data, progress, runner)
     words = smoothed(counts, data.vocab_temperature)

@@ -31,7 +31,7 @@ from bertjax.storage.remote import AnyPath, is_remote, to_path
 from bertjax.storage.terminal import first_names
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.claims import ClaimedUnits, Claims
-from bertjax.text.corpus import Corpus, Unit, fingerprint
+from bertjax.text.corpus import Corpus, Unit
 from bertjax.text.division import LEAST_DOCUMENTS, Division, divide
 from bertjax.text.documents import DIVIDING_VERSION, describe_counts
 from bertjax.text.filters.registry import filters_fingerprint, require_filters
@@ -53,7 +53,7 @@ from bertjax.text.shards import ShardJob, finished_shards, is_finished, make_sha
 from bertjax.text.sources.registry import KINDS, parse_sources, require_documents, source_files
 from bertjax.text.store.format import TokenStore
 from bertjax.text.store.joined import require_joinable
-from bertjax.text.store.manifest import ARRAYS_VERSION, MANIFEST_FILE, SPLITS, read_manifest, shard_files
+from bertjax.text.store.manifest import ARRAYS_VERSION, MANIFEST_FILE, SPLITS, json_sha256, read_manifest, shard_files
 from bertjax.text.store.writer import finish_store, publish_store
 from bertjax.text.store_sources import relative_names
 from bertjax.text.trained_vocabulary import (
@@ -245,7 +245,7 @@ def _plan_store(
                 f"{tokenizer.kind_name}; set it to none"
             )
         inputs_json["segmenter"] = f"{data.segmenter} {importlib.metadata.version(data.segmenter)}"
-    inputs = fingerprint(inputs_json | {"versions": [ARRAYS_VERSION, READING_VERSION]})
+    inputs = json_sha256(inputs_json | {"versions": [ARRAYS_VERSION, READING_VERSION]})
     target = to_path(data.root) / f"store-{inputs[:12]}"
     folder = target if is_remote(target) else target.with_name(f"{target.name}.partial")
     job = ShardJob(

@@ -20,13 +20,14 @@ from bertjax.storage.files import read_whole, write_durably
 from bertjax.storage.json_documents import Sha256, read_json
 from bertjax.storage.progress import Progress, no_progress
 from bertjax.storage.remote import AnyPath, is_remote, to_path
-from bertjax.text.corpus import Corpus, Unit, fingerprint, with_draws
+from bertjax.text.corpus import Corpus, Unit, with_draws
 from bertjax.text.division import Division, divide
 from bertjax.text.groups import read_groups
 from bertjax.text.marks import warn_of_stripped_accents
 from bertjax.text.pool import Runner, processes
 from bertjax.text.readable import readable_corpus, reporting_unreadable
 from bertjax.text.sources.registry import parse_sources, read_documents, require_text
+from bertjax.text.store.manifest import json_sha256
 from bertjax.tokenization import huggingface
 from bertjax.tokenization.loading import COMPANIONS, VOCABULARY_FILES, files_with, load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
@@ -93,13 +94,13 @@ def _without_entities(
     if data.vocab_temperature != 1:
         inputs_json["vocab_temperature"] = data.vocab_temperature
     return find_or_make(
-        data, fingerprint(inputs_json), lambda: _train_vocabulary(corpus, division, data, progress, runner)
+        data, json_sha256(inputs_json), lambda: _train_vocabulary(corpus, division, data, progress, runner)
     )
 
 
 def _store_named(data: DataConfig, tokenizer: Tokenizer, record: Mapping[str, Any]) -> AnyPath:
     """Store a vocabulary that is not trained like a trained one; `record` describes its making."""
-    inputs = fingerprint({"tokenizer": tokenizer.fingerprint, "version": KEEPING_VERSION})
+    inputs = json_sha256({"tokenizer": tokenizer.fingerprint, "version": KEEPING_VERSION})
     return find_or_make(data, inputs, lambda: (tokenizer, {"sources": list(data.sources), **record}))
 
 

@@ -9,6 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from bertjax.input.randomness import below, derive_key, fold_in, hash64, low_uniform
+from bertjax.text.ragged import range_indices
 from bertjax.text.similar_words import SimilarWords, parse, read_bytes, usable_ids
 from bertjax.tokenization.tokenizer import Tokenizer
 
@@ -58,9 +59,7 @@ class SimilarTable:
         entry = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
         is_known = (self.hashes[entry] == hashes) & (self.sizes[entry] == sizes)
         begin = np.where(is_known, self.first[entry] + below(bits, self.counts[entry]) * sizes, 0)
-        within = np.arange(len(tokens)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        indices = np.repeat(begin, sizes) + within
-        return self.tokens[np.minimum(indices, len(self.tokens) - 1)], is_known
+        return self.tokens[np.minimum(range_indices(begin, sizes), len(self.tokens) - 1)], is_known
 
 
 @lru_cache(maxsize=2)  # a run uses the same one for each of its splits and stages

@@ -122,8 +122,23 @@ class Tokens(Unit):
         return positions
 
 
+class WordUnit(Unit):
+    """Chooses tokens by their words."""
+
+    def choose(
+        self, candidates: np.ndarray, continues: np.ndarray | None, counts: np.ndarray, keys: np.ndarray, slots: int
+    ) -> np.ndarray:
+        assert continues is not None
+        words = Words.of(candidates, continues)
+        return words.positions(self.choose_words(words, counts, keys), slots)
+
+    @abstractmethod
+    def choose_words(self, words: Words, counts: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """Whether each candidate is masked, bool [candidates]: at most `counts` of each row; `keys` as in `choose`."""
+
+
 @dataclass(frozen=True)
-class WholeWords(Unit):
+class WholeWords(WordUnit):
     """Words in random order; a word with more tokens than are left to mask is skipped.
 
     Rule: create_masked_lm_predictions of google-research/bert, create_pretraining_data.py. With
@@ -135,11 +150,7 @@ class WholeWords(Unit):
     plane: str = WORDS
     needs_plane: bool = False
 
-    def choose(
-        self, candidates: np.ndarray, continues: np.ndarray | None, counts: np.ndarray, keys: np.ndarray, slots: int
-    ) -> np.ndarray:
-        assert continues is not None
-        words = Words.of(candidates, continues)
+    def choose_words(self, words: Words, counts: np.ndarray, keys: np.ndarray) -> np.ndarray:
         is_chosen = np.zeros(len(words.sizes), bool)
         remaining = counts.copy()
         for rows, number in _in_random_order(words.counts, keys, remaining, self.share):
@@ -147,11 +158,11 @@ class WholeWords(Unit):
             fits = words.sizes[word] <= remaining[rows]
             is_chosen[word[fits]] = True
             remaining[rows] -= words.sizes[word] * fits
-        return words.positions(np.repeat(is_chosen, words.sizes), slots)
+        return np.repeat(is_chosen, words.sizes)
 
 
 @dataclass(frozen=True)
-class NGrams(Unit):
+class NGrams(WordUnit):
     """n successive words, n drawn with `shares`, in random order of their first words.
 
     Rule: create_masked_lm_predictions of google-research/albert, create_pretraining_data.py: the shares are scaled to
@@ -161,11 +172,7 @@ class NGrams(Unit):
 
     shares: tuple[float, ...]  # of n = 1, 2, ...
 
-    def choose(
-        self, candidates: np.ndarray, continues: np.ndarray | None, counts: np.ndarray, keys: np.ndarray, slots: int
-    ) -> np.ndarray:
-        assert continues is not None
-        words = Words.of(candidates, continues)
+    def choose_words(self, words: Words, counts: np.ndarray, keys: np.ndarray) -> np.ndarray:
         length_keys, steps = fold_in(keys, "length"), np.arange(len(self.shares))
         edges = np.cumsum(self.shares)
         is_chosen = np.zeros(len(words.sizes) + len(self.shares), bool)  # so that no n-gram reaches over the end
@@ -181,11 +188,11 @@ class NGrams(Unit):
             is_member &= ~(is_member & is_chosen[members]).any(axis=1, keepdims=True)
             is_chosen[members[is_member]] = True
             remaining[rows] -= np.max(tokens, axis=1, where=is_member, initial=0)
-        return words.positions(np.repeat(is_chosen[: len(words.sizes)], words.sizes), slots)
+        return np.repeat(is_chosen[: len(words.sizes)], words.sizes)
 
 
 @dataclass(frozen=True)
-class Spans(Unit):
+class Spans(WordUnit):
     """Successive words from the word of a random token on, their number geometric: exactly `counts` tokens of a row.
 
     Rule: facebookresearch/SpanBERT, masking.py: P(n) is proportional to p (1 - p)^(n - 1) for n up to `longest`; a span
@@ -196,11 +203,7 @@ class Spans(Unit):
     p: float
     longest: int
 
-    def choose(
-        self, candidates: np.ndarray, continues: np.ndarray | None, counts: np.ndarray, keys: np.ndarray, slots: int
-    ) -> np.ndarray:
-        assert continues is not None
-        words = Words.of(candidates, continues)
+    def choose_words(self, words: Words, counts: np.ndarray, keys: np.ndarray) -> np.ndarray:
         edges = np.cumsum(self.p * (1 - self.p) ** np.arange(self.longest))
         length_keys = fold_in(keys, "length")
         is_chosen = np.zeros(len(words.cells), bool)
@@ -218,7 +221,7 @@ class Spans(Unit):
             is_new &= np.cumsum(is_new, axis=1) <= remaining[rows][:, None]
             is_chosen[reach[is_new]] = True
             remaining[rows] -= np.count_nonzero(is_new, axis=1)
-        return words.positions(is_chosen, slots)
+        return is_chosen
 
 
 def _in_random_order(

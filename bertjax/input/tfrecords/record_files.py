@@ -25,8 +25,9 @@ from bertjax.storage.files import sync, write_durably
 from bertjax.storage.lean_import import import_tensorflow
 from bertjax.storage.lines import COMPRESSED, read_chunks
 from bertjax.storage.progress import Progress
-from bertjax.text.corpus import Corpus, Unit, fingerprint
+from bertjax.text.corpus import Corpus, Unit
 from bertjax.text.pool import run_units
+from bertjax.text.store.manifest import json_sha256
 
 INDEX_VERSION = 2  # of the index's content and of the held-out draw; a change builds other indexes
 _INDEX, _DECOMPRESSED = "index.npz", "decompressed.tfrecord"
@@ -185,4 +186,4 @@ def _folder(root: Path, digest: str) -> Path:
 
 
 def _inputs(digest: str) -> str:
-    return fingerprint({"records": digest, "version": INDEX_VERSION})
+    return json_sha256({"records": digest, "version": INDEX_VERSION})

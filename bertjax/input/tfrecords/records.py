@@ -28,10 +28,10 @@ from bertjax.input.tfrecords.rows import (
 )
 from bertjax.storage.progress import Progress
 from bertjax.storage.remote import is_remote
-from bertjax.text.corpus import Corpus, fingerprint
+from bertjax.text.corpus import Corpus
 from bertjax.text.sources.registry import is_text, parse_sources
 from bertjax.text.sources.tfrecord import KIND
-from bertjax.text.store.manifest import SPLITS, Split
+from bertjax.text.store.manifest import SPLITS, Split, json_sha256
 from bertjax.text.trained_vocabulary import load_vocabulary
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 
@@ -100,7 +100,7 @@ class Records:
         files = [(file, _first_shape(file, tokenizer)) for file in open_record_files(corpus, data, progress)]
         _require_sizes({file.name: shape for file, shape in files}, stages)
         order = [one.digest for group in corpus.hashed for one in group]
-        records = cls(files, tokenizer, data, fingerprint({"records": order, "version": ORDER_VERSION}), objectives)
+        records = cls(files, tokenizer, data, json_sha256({"records": order, "version": ORDER_VERSION}), objectives)
         for stage in stages:
             records._require_both_splits(RowShape.of(stage))
         return records
