@@ -116,13 +116,15 @@ def _tokens(config: Config) -> str:
 
 def _describe(name: str) -> str:
     """Return a recipe's entry in the list: title, size, cost, and what it reproduces."""
-    said, variants = describe_recipe(name), variant_names(name)
-    rows = {"size": _size(load_recipe(name)), "cost": said.sections.get("Cost", "")}
-    rows["reproduces"] = said.sections.get("Reproduces", "").partition(" Variants: ")[0]
+    description, variants = describe_recipe(name), variant_names(name)
+    rows = {"size": _size(load_recipe(name)), "cost": description.sections.get("Cost", "")}
+    rows["reproduces"] = description.sections.get("Reproduces", "").partition(" Variants: ")[0]
     if variants:
         names = first_names([f"{name}:{variant}" for variant in variants], _MOST_VARIANTS)
         rows["variants"] = f"{names}; without one: {variants[0]}"
-    return "\n".join([_wrap(f"{name}: {said.title}", ""), *(_row(key, text) for key, text in rows.items() if text)])
+    return "\n".join(
+        [_wrap(f"{name}: {description.title}", ""), *(_row(key, text) for key, text in rows.items() if text)]
+    )
 
 
 def _size(config: Config) -> str:

@@ -369,10 +369,10 @@ class RowCounts:
 
     def _read(self, path: Path) -> list[int]:
         try:
-            kept: Any = read_json(path, _Counts)
-            if kept["inputs"] != self._inputs or kept["sha256"] != json_sha256([self._inputs, kept["rows"]]):
+            record: Any = read_json(path, _Counts)
+            if record["inputs"] != self._inputs or record["sha256"] != json_sha256([self._inputs, record["rows"]]):
                 raise ValueError(f"{path}: it is damaged, or another run's")
-            return kept["rows"]
+            return record["rows"]
         except FileNotFoundError:
             return []
         except (OSError, ValueError) as error:

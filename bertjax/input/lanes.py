@@ -55,8 +55,8 @@ class LaneBatches:
 
     def rows(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         """The rows of the run with these numbers, int64 [B]."""
-        made = [(at, self.lane(lane).rows(within)) for lane, at, within in self._located(numbers)]
-        return merge_rows(made, self.spec(len(numbers)))
+        groups = [(at, self.lane(lane).rows(within)) for lane, at, within in self._located(numbers)]
+        return merge_rows(groups, self.spec(len(numbers)))
 
     def texts(self, numbers: np.ndarray) -> list[tuple[np.ndarray, Split, Pairs]]:
         """Like `PairBatches.texts`."""

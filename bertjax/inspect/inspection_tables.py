@@ -118,8 +118,8 @@ def _row(name: str, packing: str, rows: Rows) -> tuple[str, ...]:
 def masking_note(inspection: Inspection) -> str:
     """How the readable rows are masked, and where the rows of a recipe are shown."""
     data = min((figures.kind.data for figures in inspection.rows), key=lambda data: data.sequence_length)
-    found = f" found by {data.segmenter} (data.segmenter)" if data.segmenter != "none" else ""
-    return f"Masks cover {data.masking} (data.masking){found}. `bertjax inspect RECIPE` shows the rows of a recipe."
+    segmented = f" segmented by {data.segmenter} (data.segmenter)" if data.segmenter != "none" else ""
+    return f"Masks cover {data.masking} (data.masking){segmented}. `bertjax inspect RECIPE` shows the rows of a recipe."
 
 
 def duplicates_table(inspection: Inspection) -> Table:

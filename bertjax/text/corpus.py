@@ -107,7 +107,7 @@ class Corpus:
     def from_sources(cls, sources: tuple[Source, ...], data: DataConfig) -> Corpus:
         """Like `of`, for sources of any kind, whatever `data.sources` are; digests are cached below `data.root`."""
         encoding = encoding_name(data.encoding)
-        found = [find_files(source, data.exclude, check=data.on_error == "stop") for source in sources]
+        matches = [find_files(source, data.exclude, check=data.on_error == "stop") for source in sources]
         everything = [
             replace(
                 file,
@@ -116,7 +116,7 @@ class Corpus:
                 encoding=encoding if KINDS[file.kind].takes_encoding else UTF8,
                 leaves_out=data.bad_records > 0,
             )
-            for one in found
+            for one in matches
             for file in one.files
         ]
         if len(everything) > MOST_FILES:
@@ -127,7 +127,7 @@ class Corpus:
         stamps = _stamps(everything)
         digests = _digests(everything, stamps, to_path(data.root) / "digests.json")
         hashed = map(HashedFile, everything, digests, stamps)
-        groups = [tuple(islice(hashed, len(one.files))) for one in found]
+        groups = [tuple(islice(hashed, len(one.files))) for one in matches]
         if encoding == UTF8:
             cache_path = to_path(data.root) / "encodings.json"
             # A folder has files of many origins; other sources are read as they were named.
@@ -135,7 +135,7 @@ class Corpus:
                 _with_encodings(group, cache_path) if KINDS[source.kind].read is None else group
                 for source, group in zip(sources, groups, strict=True)
             ]
-        return cls(sources, tuple(groups), tuple(skip for one in found for skip in one.skipped))
+        return cls(sources, tuple(groups), tuple(skip for one in matches for skip in one.skipped))
 
     def description(self) -> list[dict[str, Any]]:
         """The sources as JSON: their kinds, file names and digests, without directories."""
@@ -162,12 +162,12 @@ class Corpus:
 
     def detected_encodings(self) -> dict[str, list[str]]:
         """Encoding -> the files that are read as that and not as `data.encoding`, because of what is in them."""
-        found: dict[str, list[str]] = {}
+        files_by_encoding: dict[str, list[str]] = {}
         for source, files in zip(self.sources, self.files, strict=True):
             for file in files if KINDS[source.kind].read is None else ():
                 if file.encoding != UTF8:
-                    found.setdefault(file.encoding, []).append(file.path)
-        return found
+                    files_by_encoding.setdefault(file.encoding, []).append(file.path)
+        return files_by_encoding
 
     def without(self, failures: Mapping[tuple[str, ...], str]) -> Corpus:
         """The corpus without the files in `failures`, which maps the `reading` of each to its reason.

@@ -221,8 +221,12 @@ def _write_batch(
 def _groups(batch: Sequence[Drawn], job: ShardJob) -> np.ndarray:
     """The group of each document part, uint64; a document in no group is a group of its own."""
     groups = read_groups(job.groups)
-    found = [(groups.of(document), document.text) for document, _ in batch]
-    return np.array([name_hash(text) if group is None else group for group, text in found], np.uint64)
+
+    def group(document: Document) -> int:
+        number = groups.of(document)
+        return name_hash(document.text) if number is None else number
+
+    return np.array([group(document) for document, _ in batch], np.uint64)
 
 
 def _encoded(

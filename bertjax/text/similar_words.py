@@ -113,16 +113,16 @@ def nearest_words(
     """
     norms = np.linalg.norm(vectors, axis=1)
     first = {tokens: number for number, tokens in reversed(list(enumerate(ids))) if tokens and norms[number] > 0}
-    kept = np.array(sorted(first.values()), np.int64)
-    sizes = np.array([len(ids[number]) for number in kept], np.int64)
+    usable = np.array(sorted(first.values()), np.int64)
+    sizes = np.array([len(ids[number]) for number in usable], np.int64)
     near: dict[int, tuple[str, ...]] = {}
     for size in np.unique(sizes):
-        alike = kept[sizes == size]
+        alike = usable[sizes == size]
         unit = vectors[alike] / norms[alike, None]
         for begin in range(0, len(alike), _BLOCK):
             for row, others in enumerate(_nearest(unit, begin, count), start=begin):
                 near[int(alike[row])] = tuple(words[int(alike[other])] for other in others)
-    return {words[int(number)]: near[number] for number in kept.tolist() if near[number]}
+    return {words[int(number)]: near[number] for number in usable.tolist() if near[number]}
 
 
 def _nearest(unit: np.ndarray, begin: int, count: int) -> Iterable[list[int]]:

@@ -41,12 +41,12 @@ def require_store_sources(manifest: Mapping[str, Any], stages: Sequence[DataConf
     if recorded is None or not sources_are_named(stages):
         return
     data = stages[0]
-    given = relative_names([_normal(source) for source in data.sources])
-    if given != recorded:
+    names = relative_names([_normal(source) for source in data.sources])
+    if names != recorded:
         raise ValueError(
             f"data.active_sources and data.weights choose sources of data.store={data.store[0]} by the order of "
-            f"data.sources, which are not its sources in its order: data.sources has {len(given)} "
-            f"({first_names(given, _LISTED)}), the store has {len(recorded)} ({first_names(recorded, _LISTED)}); give "
+            f"data.sources, which are not its sources in its order: data.sources has {len(names)} "
+            f"({first_names(names, _LISTED)}), the store has {len(recorded)} ({first_names(recorded, _LISTED)}); give "
             "data.sources as the store has them"
         )
 

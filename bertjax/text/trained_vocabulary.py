@@ -74,8 +74,8 @@ def _without_entities(
         load_vocabulary(data.vocab, TextRules.of(data))
         return to_path(data.vocab)
     kind, argument = parse_kind(data.tokenizer)
-    if (given := kind.given(argument)) is not None:
-        return _store_named(data, given, {"tokenizer": data.tokenizer})
+    if (tokenizer := kind.given(argument)) is not None:
+        return _store_named(data, tokenizer, {"tokenizer": data.tokenizer})
     assert corpus is not None and division is not None
     inputs_json = {
         "sources": corpus.description(),
@@ -291,6 +291,6 @@ def vocabulary_size(data: DataConfig) -> tuple[int, str]:
             reason = f" ({str(error).splitlines()[0]})"
     else:
         kind, argument = parse_kind(data.tokenizer)
-        if (given := kind.given(argument)) is not None:
-            return given.vocab_size, f"vocabulary of {given.vocab_size:,} entries, as {data.tokenizer} has them"
+        if (tokenizer := kind.given(argument)) is not None:
+            return tokenizer.vocab_size, f"vocabulary of {tokenizer.vocab_size:,} entries, as {data.tokenizer} has them"
     return data.vocab_size, f"vocabulary of {data.vocab_size:,} entries, as data.vocab_size says{reason}"

@@ -59,8 +59,8 @@ class UnknownLetters:
 
     def to_json(self) -> dict[str, Any]:
         """As JSON; empty if there are none."""
-        found = {"letters": dict(sorted(self.letters.items())), "records": self.records, "examples": self.examples}
-        return {"unknown_letters": found} if self.records else {}
+        content = {"letters": dict(sorted(self.letters.items())), "records": self.records, "examples": self.examples}
+        return {"unknown_letters": content} if self.records else {}
 
     def described(self) -> str:
         """A line with the letters, their counts and the first records."""
@@ -74,23 +74,23 @@ class UnknownLetters:
 
 def merge_unknown_letters(abouts: Iterable[Mapping[str, Any]]) -> UnknownLetters:
     """Those of records of units, or of provenances, as JSON."""
-    found = UnknownLetters()
+    merged = UnknownLetters()
     for about in abouts:
         if listed := about.get("unknown_letters"):
-            found.letters.update(listed["letters"])
-            found.records += listed["records"]
-            found.examples = [*found.examples, *listed["examples"]][:_NAMED_RECORDS]
-    return found
+            merged.letters.update(listed["letters"])
+            merged.records += listed["records"]
+            merged.examples = [*merged.examples, *listed["examples"]][:_NAMED_RECORDS]
+    return merged
 
 
-def require_known_letters(found: UnknownLetters, data: DataConfig) -> None:
+def require_known_letters(unknown: UnknownLetters, data: DataConfig) -> None:
     """Raise ValueError for unknown letters, unless they are replaced or the vocabulary was found in the text."""
-    if not found.records or data.unknown_letters == "replace":
+    if not unknown.records or data.unknown_letters == "replace":
         return
     kind, argument = (None, "") if data.vocab else parse_kind(data.tokenizer)
     if kind is not None and kind.given(argument) is None:
         return
     raise ValueError(
-        f"data.unknown_letters='stop': {found.described()}; correct these records, choose a vocabulary that has the "
+        f"data.unknown_letters='stop': {unknown.described()}; correct these records, choose a vocabulary that has the "
         "letters, or replace them by [UNK]: --data.unknown-letters replace"
     )

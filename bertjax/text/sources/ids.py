@@ -44,8 +44,8 @@ def _records(file: SourceFile, field: str, counts: ReadCounts) -> Iterator[tuple
     names = parquet.column_names(file.path)
     if field not in names:
         raise ValueError(f"{file.path}: no field {field!r}; it has {', '.join(names[:20])}; write ids:GLOB:FIELD")
-    wanted = [field, *[file.group] * (file.group in names)]
-    for number, record in enumerate(parquet.records(file.path, wanted), 1):
+    fields = [field, *[file.group] * (file.group in names)]
+    for number, record in enumerate(parquet.records(file.path, fields), 1):
         yield f"{file.path}, row {number}", record
 
 

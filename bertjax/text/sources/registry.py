@@ -152,22 +152,22 @@ def find_files(source: Source, exclude: Sequence[str] = (), *, check: bool = Tru
     kind = KINDS[source.kind]
     skipped: list[tuple[str, str]] = []
     if kind.find:
-        found = [file for file in kind.find(source) if not is_excluded(file.path, exclude)]
+        matches = [file for file in kind.find(source) if not is_excluded(file.path, exclude)]
         if kind.read is None:
-            found = [replace(file, kind=file.kind or _kind_by_name(file.path)) for file in found]
+            matches = [replace(file, kind=file.kind or _kind_by_name(file.path)) for file in matches]
     else:
-        found, others = _matching_files(source, exclude)
+        matches, others = _matching_files(source, exclude)
         skipped = [(path, f"its name is not one of {', '.join(kind.folder_names)}") for path in others]
     files = []
-    for file in found:
+    for file in matches:
         if reason := _reason_to_skip(file, kind):
             skipped.append((file.path, reason))
         else:
             files.append(file)
-    if found and not files:
+    if matches and not files:
         raise ValueError(
-            f"source {source}: no text, every file is empty or of no kind that is read ({len(found)}, e.g. "
-            f"{found[0].path}: {skipped[-1][1]})"
+            f"source {source}: no text, every file is empty or of no kind that is read ({len(matches)}, e.g. "
+            f"{matches[0].path}: {skipped[-1][1]})"
         )
     for name in dict.fromkeys(file.kind for file in files if kind.read is None or kind.find is None):
         if needs := KINDS[name].needs:

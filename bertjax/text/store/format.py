@@ -208,16 +208,16 @@ class SplitView:
 
         A source has `least` parts or more, if it has the documents. A part may be larger if a single document is.
         """
-        if (kept := self._cuts.get((most_tokens, least))) is not None:
-            return kept
+        if (cached := self._cuts.get((most_tokens, least))) is not None:
+            return cached
         homes = self._sources or [0] * len(self._shards)
-        shards_of, cut = Counter(homes), []
+        shards_of, parts = Counter(homes), []
         for number, (shard, home) in enumerate(zip(self._shards, homes, strict=True)):
             count = max(-(-shard.num_tokens // most_tokens), -(-least // shards_of[home]))
             count = max(min(count, shard.num_documents), 1)
-            cut += [shard.part(number, n, count, home) for n in range(count)]
-        self._cuts[most_tokens, least] = cut
-        return cut
+            parts += [shard.part(number, n, count, home) for n in range(count)]
+        self._cuts[most_tokens, least] = parts
+        return parts
 
     def select(self, parts: Sequence[Part]) -> SplitView:
         """The documents of some parts, in their order, as one corpus. Reads and verifies the offsets at their edges."""

@@ -86,35 +86,35 @@ def _is_heading(line: str) -> bool:
 
 def _outside_tables(lines: list[str]) -> list[str]:
     """The lines outside tables; if a table is never closed, tables end at headings."""
-    kept, closed = _skip_tables(lines, headings_close=False)
-    return kept if closed else _skip_tables(lines, headings_close=True)[0]
+    outside, closed = _skip_tables(lines, headings_close=False)
+    return outside if closed else _skip_tables(lines, headings_close=True)[0]
 
 
 def _skip_tables(lines: list[str], headings_close: bool) -> tuple[list[str], bool]:
-    kept, depth = [], 0
+    outside, depth = [], 0
     for line in lines:
         start = line.lstrip(f"{_ASIDE}:")
         if start.startswith("{|"):
             depth += 1
-            kept.append("")
+            outside.append("")
         elif depth and start.startswith("|}"):
             depth -= 1
         elif depth and headings_close and start and _is_heading(start):
             depth = 0
         elif not depth:
-            kept.append(line)
-    return kept, not depth
+            outside.append(line)
+    return outside, not depth
 
 
 def _without_quotes(line: str) -> str:
     """Remove the apostrophes of italics and bold; of four or more than five, the rest are text."""
     if "''" not in line:
         return line
-    kept = _apostrophe(line)
+    apostrophe = _apostrophe(line)
 
     def rest(match: re.Match[str]) -> str:
         length = len(match[0])
-        return "'" * (length - 5 if length > 5 else length == 4 or match.start() == kept)
+        return "'" * (length - 5 if length > 5 else length == 4 or match.start() == apostrophe)
 
     return _QUOTES.sub(rest, line)
 
