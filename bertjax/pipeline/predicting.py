@@ -20,8 +20,9 @@ def predict_tables(
     """Write Parquet parts with the input's columns and the predictions, as `annotate_tables` does.
 
     The columns are the fields of a prediction with `predicted_` before them, such as `predicted_label` and
-    `predicted_probability`; a number is `predicted_value`, tags of words `predicted_tags`. A row without text has no
-    tags, and "" as its answer. Raises ValueError naming file and row of an input that the task does not take.
+    `predicted_probability`; a number is `predicted_value`, tags of words are `predicted_tags`, their numbers
+    `predicted_numbers`. A row without text has no words, and "" as its answer. Raises ValueError naming file and row of
+    an input that the task does not take.
     """
     model, _ = open_source(source)
     task = TaskModel(model)
@@ -38,7 +39,7 @@ def predict_tables(
                 raise _first_error(task, inputs, sorted(numbers), null_threshold) or error from None
             for number, output in zip(numbers, predictions, strict=True):
                 outputs[number] = output
-        return _columns(outputs)
+        return _columns(outputs, task.kind.column)
 
     job = {"model": source, "step": model.step, "null_threshold": null_threshold}
     return annotate_tables(files, columns, folder, job, annotate, "predict")
@@ -63,14 +64,14 @@ def _first_error(
     return None
 
 
-def _columns(outputs: Sequence[Any]) -> Columns:
-    """The fields of predictions as columns."""
+def _columns(outputs: Sequence[Any], name: str) -> Columns:
+    """The fields of predictions as columns, or the predictions as a column of that name."""
     plain = [_plain(output) for output in outputs]
     if not plain:
         return {}
     if isinstance(plain[0], dict):
-        return {f"{_PREFIX}{name}": [output[name] for output in plain] for name in plain[0]}
-    return {f"{_PREFIX}{'tags' if isinstance(plain[0], list) else 'value'}": plain}
+        return {f"{_PREFIX}{field}": [output[field] for output in plain] for field in plain[0]}
+    return {f"{_PREFIX}{name}": plain}
 
 
 def _plain(output: Any) -> Any:

@@ -70,7 +70,7 @@ def trained_model(directory: Path, tokenizer: Tokenizer | None = None, **fields)
 def fine_tuned_model(directory: Path, kind: str, labels: tuple[str, ...] = (), **fields) -> TrainedModel:
     """As `trained_model`, with the head for a kind of task."""
     made = trained_model(directory, **fields)
-    heads = {"regression": "sequence", "relevance": "sequence", "token_regression": "tokens"}
+    heads = dict.fromkeys(("regression", "relevance", "multi_label"), "sequence") | {"token_regression": "tokens"}
     head = heads.get(kind, kind)
     outputs = len(labels) or 1 if head in ("sequence", "tokens") else 0
     config = FinetuneConfig(

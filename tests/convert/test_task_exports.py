@@ -223,6 +223,14 @@ def test_multi_label_classifier_predicts_as_transformers(classifier, tmp_path, c
     assert json.loads((again / "config.json").read_text())["problem_type"] == "multi_label_classification"
 
 
+def test_an_imported_regressor_takes_texts_and_pairs(tmp_path):
+    made = fine_tuned_model(tmp_path / "run", "regression")
+    source = f"hf:{export_huggingface(made, tmp_path / 'out')}"
+    inputs = ["the museum opened", ("the museum", "and the drawings")]
+    ours, theirs = ([bertjax.load(path).predict(one) for one in inputs] for path in (str(write_run(made)), source))
+    assert theirs == pytest.approx(ours, abs=1e-5)
+
+
 def test_the_pooler_that_a_tagger_does_not_use_is_left_out(tmp_path):
     model = fine_tuned_model(tmp_path / "run", "tokens", TASKS["tokens"])
     folder = export_huggingface(model, tmp_path / "out")

@@ -155,13 +155,15 @@ def test_a_row_that_a_task_does_not_take_is_named(tmp_path: Path) -> None:
             write_run(fine_tuned_model(run, kind, ("O", "B-PER")))
         out = tmp_path / f"{kind}-{len(rows)}"
         predict_tables(str(run), [str(path)], [*rows[0]], out, None)
-        return [len(row["predicted_tags"]) for row in rows_in(out)]
+        (column,) = rows_in(out)[0].keys() - rows[0].keys()
+        return [len(row[column]) for row in rows_in(out)]
 
     with pytest.raises(ValueError, match=r"rows\.jsonl: row 2: a text has a NUL character"):
         predict("span", [{"q": "what?", "text": "the museum opened"}, {"q": "what?", "text": "a\0"}])
     with pytest.raises(ValueError, match=r"rows\.jsonl: row 2: 2 texts: a task of words takes one text"):
         predict("tokens", [{"a": "the", "b": "museum"}, {"a": "the museum", "b": "opened"}])
-    assert predict("tokens", [{"text": "the museum"}, {"text": None}, {"text": ""}]) == [2, 0, 0]
+    for kind in ("tokens", "token_regression"):
+        assert predict(kind, [{"text": "the museum"}, {"text": None}, {"text": ""}]) == [2, 0, 0]
 
 
 @pytest.mark.run

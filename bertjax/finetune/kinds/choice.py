@@ -47,7 +47,7 @@ class ChoiceKind(TextKind):
     packed = False  # a row has several sequences already
     global_tokens = SECOND_SEGMENT
     text_columns, default_columns = (2, None), ("text", "text_b")
-    columns_wanted = "a start, and its ends in a column each or in one that holds a list"
+    columns_wanted, pair = "a start, and its ends in a column each or in one that holds a list", "a start and an end"
     card = Card(
         "multiple-choice",
         "chooses one of several continuations",

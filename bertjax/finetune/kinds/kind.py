@@ -177,6 +177,9 @@ class Kind(ABC):
     names_outputs: ClassVar[bool] = False  # the outputs are labels with names
     may_abstain: ClassVar[bool] = False  # there is a null threshold
     ranks: ClassVar[bool] = False  # a prediction is the probability that a passage answers a query
+    pair: ClassVar[str] = ""  # the two texts of a sequence, if it always has two
+    column: ClassVar[str] = "value"  # of a table, for predictions without fields
+    several_hold: ClassVar[bool] = False  # any number of labels may hold for a text, each with its own probability
     learns_predictions: ClassVar[bool] = False  # of a teacher, by `logits` and `soft_loss`
     judged: ClassVar[tuple[str, str]] = ("Wrong, most certain first", "Right, most certain first")  # report's tables
     no_prediction: ClassVar[str] = ""  # the reason why models of this kind do not predict; "" if they do

@@ -30,7 +30,7 @@ class MultiLabelKind(SequenceKind):
 
     name, own_task = "multi_label", ""
     problem_type = "multi_label_classification"
-    learns_predictions = False
+    several_hold, learns_predictions = True, False
     card = Card(
         "text-classification",
         "finds the labels that hold for texts or pairs",

@@ -31,7 +31,8 @@ class RelevanceKind(NumericKind):
     metrics = ("f1", "accuracy")
     problem_type = "multi_label_classification"  # one label, which may hold or not
     ranks = True
-    text_columns, default_columns, columns_wanted = (2, 2), ("text", "text_b"), "a query and a passage"
+    pair = columns_wanted = "a query and a passage"
+    text_columns, default_columns = (2, 2), ("text", "text_b")
     card = Card(
         "text-ranking",
         "scores how likely a passage answers a query",
@@ -77,7 +78,7 @@ class RelevanceKind(NumericKind):
         return example.texts[0]  # a query comes again with other passages
 
     def texts_in(self, given: Any, number: int) -> tuple[str, ...]:
-        return require_pair(given, number, "a query and a passage")
+        return require_pair(given, number, self.pair)
 
     def decode(self, model: Inference, given: Sequence[tuple[str, ...]], outputs: np.ndarray) -> list[float]:
         return expit(outputs[:, 0].astype(np.float64)).tolist()

@@ -76,7 +76,7 @@ class SpanKind(Kind):
     metrics = ("f1", "exact_match")
     may_abstain = True
     global_tokens = FIRST_SEGMENT
-    unit = "article"
+    unit, pair = "article", "a question and a text"
     card = Card(
         "question-answering",
         "finds the answer to a question in a text",
@@ -154,7 +154,7 @@ class SpanKind(Kind):
 
     def predict(self, model: Inference, inputs: Sequence[Any]) -> list[Answer]:
         """The answer to each question; a text without words has none."""
-        pairs = [require_pair(given, number, "a question and a text") for number, given in enumerate(inputs, 1)]
+        pairs = [require_pair(given, number, self.pair) for number, given in enumerate(inputs, 1)]
         questions = [Question(f"input {n}", str(n), *pair, (), False) for n, pair in enumerate(pairs, 1)]
         task, threshold = model.task, model.null_threshold
         model.counts = counts = QuestionCounts()

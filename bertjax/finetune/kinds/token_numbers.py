@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -42,10 +42,17 @@ with torch.no_grad():
     numbers = model(**tokenizer("a text", return_tensors="pt")).logits[0, :, 0]  # of each token"""
 
 
+class WordNumber(NamedTuple):
+    """A word and its number; NaN for a word without a token."""
+
+    word: str
+    number: float
+
+
 class TokenNumberKind(WordKind):
     """Examples are sentences of words with a number each."""
 
-    name, own_task = "token_regression", "token-regression"
+    name, own_task, column = "token_regression", "token-regression", "numbers"
     dropped_clause = "they are not trained on, and get no number"
     metrics = ("spearman", "pearson")  # over all words
     problem_type = "regression"
@@ -103,12 +110,11 @@ class TokenNumberKind(WordKind):
         return Task("own", self, self.metrics, Recipe(5e-5), partial(read_numbers, self.columns(config)))
 
     def predict_words(self, model: Inference, sentences: Sequence[TaggedSentence], counts: TagCounts) -> list[Any]:
-        """Each word with its number; NaN for a word without a token."""
         windows = number_windows(sentences, model.tokenizer, model.max_length, counts)
         numbers = iter(decode_numbers(windows, model.outputs(windows.rows)).tolist())
-        return [[(word, next(numbers)) for word in one.words] for one in sentences]
+        return [[WordNumber(word, next(numbers)) for word in one.words] for one in sentences]
 
-    def lines(self, prediction: list[tuple[str, float]]) -> list[str]:
+    def lines(self, prediction: list[WordNumber]) -> list[str]:
         return [f"{number:10.4f}  {word}" for word, number in prediction]
 
 

@@ -24,7 +24,7 @@ _JOINERS = "\u200c\u200d"  # within words of Persian and of Indian languages
 class WordKind(Kind):
     """Examples are sentences of words; each word is predicted from its first piece."""
 
-    network = TokenNetwork
+    network, column = TokenNetwork, "tags"
     dropped_clause: ClassVar[str]  # of the notice about words of the data that have no token
 
     def outputs(self, model: Any, hidden: jax.Array, batch: Batch) -> jax.Array:
