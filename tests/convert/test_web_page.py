@@ -55,7 +55,7 @@ def exported(folder: Path, kind: str, precision: str = "float32", **task: Any) -
     """A model and its page; `task` are settings of what it was fine-tuned for."""
     pytest.importorskip("onnx", reason="needs onnx")
     pytest.importorskip("onnxruntime", reason="needs onnxruntime")
-    labels = LABELS if kind in ("sequence", "tokens") else ()
+    labels = LABELS if kind in ("sequence", "multi_label", "tokens") else ()
     model = fine_tuned_model(folder / "run", kind, labels, **TINY) if kind else trained_model(folder / "run", **TINY)
     if task:
         model = replace(model, config=replace(model.config, task=replace(model.config.task, **task)))
@@ -141,6 +141,21 @@ def test_the_page_has_the_settings_of_the_task(name: str, threshold: float | Non
     _, folder = exported(tmp_path, "span", name=name, max_answer=7, null_threshold=1.5)
     found = in_node(folder / PAGE_FILE, None, "signature")
     assert (found["max_answer"], found["null_threshold"]) == (7, threshold)
+
+
+@pytest.mark.parametrize(("kind", "pairs"), [("choice", True), ("tokens", False)])
+def test_a_line_has_two_texts_where_the_task_does(kind: str, pairs: bool, tmp_path: Path) -> None:
+    _, folder = exported(tmp_path, kind)
+    assert in_node(folder / PAGE_FILE, None, "signature.pairs") == pairs
+    assert in_node(folder / PAGE_FILE, None, "parts('a b || c')") == (["a b", "c"] if pairs else ["a b || c"])
+    assert ("|| between a start and an end" in (folder / PAGE_FILE).read_text()) == pairs
+
+
+def test_labels_that_may_all_hold_have_their_own_shares(tmp_path: Path) -> None:
+    _, folder = exported(tmp_path, "multi_label")
+    given = {"outputs": {"logits": {"data": [0.0, 2.0, -2.0]}}}
+    _, rows = in_node(folder / PAGE_FILE, given, "shown.classes(['a'], given)")
+    assert rows == [["a", "50.0 %", "88.1 %", "11.9 %"]]
 
 
 def test_tokens_beyond_a_row_are_counted(tmp_path: Path) -> None:

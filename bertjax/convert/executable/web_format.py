@@ -17,6 +17,7 @@ from bertjax.convert.folder import write_texts
 from bertjax.convert.formats import Vectors
 from bertjax.convert.model_card import task_about
 from bertjax.families.registry import get_family
+from bertjax.finetune.kinds import get_kind
 from bertjax.finetune.tasks import count_input_texts
 from bertjax.model.network import network_class
 from bertjax.run.run_directory import TrainedModel
@@ -42,9 +43,13 @@ def write_web(model: TrainedModel, folder: Path, vectors: Vectors, precision: Pr
         raise ValueError(f"--to web: the graph has {size:,} bytes, and a page can load {_LARGEST:,}; use --to onnx")
     config, head = model.config, network_class(model.config.model)
     shows = ("tokens" if head.labelled else "spans") if head.per_token else "classes"
-    pairs = isinstance(config, FinetuneConfig) and count_input_texts(config.task) == 2
-    second = "; || between a question and its text" if shows == "spans" else ""
-    second = "; || between the two texts of a pair" if pairs else second
+    several_hold, pair, texts = False, "", 1
+    if has_logits and isinstance(config, FinetuneConfig):
+        kind = get_kind(model.kind)
+        several_hold, pair = kind.several_hold, kind.pair
+        # Imported models do not record their number of texts: a line may have one or two.
+        texts = count_input_texts(config.task) if shows == "classes" else 1
+    second = f"; || between {pair or 'the two texts of a pair'}" if pair or texts != 1 else ""
     signature = {
         "inputs": input_names(config.model),
         "outputs": output_names(model, vectors),
@@ -53,13 +58,15 @@ def write_web(model: TrainedModel, folder: Path, vectors: Vectors, precision: Pr
         "padding": model.tokenizer.pad_id,
         "separators": get_family(config.model.family).template.separators,
         "shows": shows if has_logits else "vectors",
+        "several_hold": several_hold,
         "pairs": bool(second),
     }
     if isinstance(config, FinetuneConfig):
         signature |= {"max_answer": config.task.max_answer, "null_threshold": config.task.no_answer_threshold}
     title = f"A model {task_about(model).replace('`', '')}" if has_logits else "An encoder of texts"
     description = f"{title}. It runs in this browser: no text is sent anywhere."
-    examples = [" || ".join(pair) if second else " ".join(pair) for pair in PAIRS[:_EXAMPLES]]
+    between = " || " if pair or texts == 2 else " "
+    examples = [between.join(one) for one in PAIRS[:_EXAMPLES]]
     files = {
         PAGE_FILE: page(config.name, description, signature, examples, second),
         PACKAGES_FILE: json.dumps({"private": True, "dependencies": PACKAGES}, indent=2) + "\n",

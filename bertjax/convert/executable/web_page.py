@@ -151,8 +151,9 @@ function answerIn({ ids, tokens, begins }, starts, ends) {
 const shown = {
   classes(lines, { outputs }) {
     const labels = signature.labels, rows = slices(outputs.logits.data, labels.length || 1);
+    const shares = signature.several_hold ? row => row.map(value => 1 / (1 + Math.exp(-value))) : softmax;
     return labels.length
-      ? [["text", ...labels], rows.map((row, n) => [lines[n], ...softmax(row).map(percent)])]
+      ? [["text", ...labels], rows.map((row, n) => [lines[n], ...shares(row).map(percent)])]
       : [["text", "output"], rows.map((row, n) => [lines[n], ...row.map(value => value.toFixed(4))])];
   },
   tokens(lines, { rows, outputs }) {
