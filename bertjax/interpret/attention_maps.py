@@ -106,22 +106,26 @@ def next_sentence(model: TrainedModel, row: TokenRow, follows: bool = True) -> L
 
 def likeliest_label(model: TrainedModel, row: TokenRow) -> LabelAtCls:
     """The prediction of a classifier."""
-    assert get_kind(model.kind).classifies_texts, "no other head has labels at [CLS]"
+    kind = get_kind(model.kind)
+    assert kind.classifies_texts, "no other head has labels at [CLS]"
     labels = model.labels or tuple(f"LABEL_{number}" for number in range(model.config.model.num_labels))
-    return _label_at_cls(model, row, labels, None)
+    return _label_at_cls(model, row, labels, None, several_hold=kind.several_hold)
 
 
-def _label_at_cls(model: TrainedModel, row: TokenRow, labels: Sequence[str], number: int | None) -> LabelAtCls:
+def _label_at_cls(
+    model: TrainedModel, row: TokenRow, labels: Sequence[str], number: int | None, *, several_hold: bool = False
+) -> LabelAtCls:
     """The prediction for the label with this number, or for the likeliest.
 
-    Gradients are with respect to the hidden states after the embeddings and after each layer.
+    Gradients are with respect to the hidden states after the embeddings and after each layer. `several_hold`: labels
+    have probabilities of their own.
     """
     ids, types, sequence_ids = padded([row], rounded_up(len(row)))
     layers, width = model.config.model.num_hidden_layers + 1, model.config.model.hidden_size
     nudges = jnp.zeros((layers, 1, ids.shape[1], width), jnp.float32)
     with jax.default_matmul_precision("highest"):
         (loss, label), gradient = _loss_and_gradient(
-            nudges, exact_graphdef(model), model.params, ids, types, sequence_ids, number
+            nudges, exact_graphdef(model), model.params, ids, types, sequence_ids, number, several_hold
         )
     norms = np.linalg.norm(np.asarray(gradient)[:, 0, : len(row)], axis=-1)
     return LabelAtCls(labels[int(label)], math.exp(-float(loss)), float(loss), norms)
@@ -151,10 +155,12 @@ def nudged_loss(
     types: jax.Array,
     sequence_ids: jax.Array,
     label: int | None,
+    several_hold: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
     """(loss of a label at [CLS], the label) with `nudges` added to the hidden states; None means the likeliest label.
 
-    `nudges` is [layers + 1, 1, L, D], added after the embeddings and after each layer.
+    `nudges` is [layers + 1, 1, L, D], added after the embeddings and after each layer. `several_hold` as in
+    `_label_at_cls`.
     """
     encoder = network.encoder
     x = encoder.embeddings(ids, types, sequence_ids) + nudges[0]
@@ -169,10 +175,12 @@ def nudged_loss(
     else:
         logits = cast(SequenceNetwork, network).sequence_logits(encoder.normed(x), cls_positions)[0, 0]
     chosen = logits.argmax() if label is None else jnp.asarray(label)
+    if several_hold:
+        return jax.nn.softplus(-logits[chosen]), chosen
     return optax.softmax_cross_entropy_with_integer_labels(logits, chosen), chosen
 
 
-@functools.partial(jax.jit, static_argnames=("graphdef", "label"))
+@functools.partial(jax.jit, static_argnames=("graphdef", "label", "several_hold"))
 def _loss_and_gradient(
     nudges: jax.Array,
     graphdef: nnx.GraphDef,
@@ -181,6 +189,8 @@ def _loss_and_gradient(
     types: jax.Array,
     sequence_ids: jax.Array,
     label: int | None,
+    several_hold: bool,
 ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
     network = bind(graphdef, params)
-    return jax.value_and_grad(nudged_loss, has_aux=True)(nudges, network, ids, types, sequence_ids, label)
+    loss = jax.value_and_grad(nudged_loss, has_aux=True)
+    return loss(nudges, network, ids, types, sequence_ids, label, several_hold)

@@ -25,6 +25,7 @@ from bertjax.interpret.attention_maps import (
 from bertjax.interpret.attention_page import view_attention
 from bertjax.interpret.sample_text import sample_text
 from bertjax.interpret.token_rows import read_row
+from bertjax.loaded import LoadedModel
 from bertjax.model.attention.self_attention import LayerInputs
 from bertjax.model.network import bind
 from bertjax.run.run_directory import TrainedModel
@@ -189,6 +190,14 @@ def test_classifier_gradients_match_transformers(tmp_path):
             (loss.item(), out.logits.softmax(-1).max().item()), 1e-4
         )
         np.testing.assert_allclose(found.gradient_norms, norms.numpy(), rtol=1e-3, atol=1e-5 * float(norms.max()))
+
+
+def test_labels_that_may_all_hold_have_their_own_probability(tmp_path):
+    classifier = fine_tuned_model(tmp_path / "run", "multi_label", ("bad", "so so", "good"), num_hidden_layers=LAYERS)
+    (row, *_), (pair, *_) = rows_of(classifier), PAIRS
+    found, shares = likeliest_label(classifier, row), LoadedModel(classifier).predict(pair).probabilities
+    assert found.label == max(shares, key=shares.get)
+    assert found.probability == pytest.approx(shares[found.label], rel=1e-4)
 
 
 def test_heads_that_nothing_trained_are_reported(model):
