@@ -321,7 +321,7 @@ ROWS: list[tuple[list[str], list[str]]] = [
     ([*TUNE, "--epochs", "-1"], ["--epochs", "-1.0; give a number above 0"]),
     ([*TUNE, "--learning-rate", "fast"], ["--learning-rate: 'fast' is not a number"]),
     ([*TUNE, "--max-length", "4000"], ["data.sequence_length=4000", "shorten the rows"]),
-    ([*TUNE, "--labels", "good"], ["reviews.csv:2: label 'bad' is not one of good"]),
+    ([*TUNE, "--labels", "good", "fair"], ["reviews.csv:2: label 'bad' is not one of good, fair"]),
     ([*TUNE, "--optimizer.beta3", "1"], ["--optimizer.beta3", "Perhaps you meant", "--optimizer.beta1"]),
 ]
 

@@ -14,7 +14,7 @@ import numpy as np
 from bertjax.config import FinetuneConfig, TaskConfig
 from bertjax.finetune.data.examples import MissingSplitError
 from bertjax.finetune.data.tables import Notify
-from bertjax.finetune.kinds.kind import Kind, Splits, Task, TaskContent
+from bertjax.finetune.kinds.kind import Kind, Split, Splits, Task, TaskContent
 from bertjax.finetune.tasks import make_task
 from bertjax.input.randomness import derive_key, permute
 from bertjax.tokenization.tokenizer import Tokenizer
@@ -29,6 +29,7 @@ def load_task(config: FinetuneConfig, tokenizer: Tokenizer) -> TaskContent:
     splits = read_splits(task, config)
     task = replace(task, labels=task_labels(task, splits.train))
     content = task.kind.load(task, config, tokenizer, replace(splits, train=_draw_examples(splits.train, config)))
+    _require_varied(config.task, next(iter(content.dev.values())))
     # An example for the commands that are printed at the end, unless all are too long.
     candidates = [one.inputs for one in next(iter(splits.dev.values()))[:_CANDIDATES]]
     example = min(candidates, key=lambda texts: sum(map(len, texts)), default=())
@@ -38,6 +39,16 @@ def load_task(config: FinetuneConfig, tokenizer: Tokenizer) -> TaskContent:
         averaged=task.averaged,
         measured_by=measured_by(config.task, splits),
     )
+
+
+def _require_varied(task: TaskConfig, dev: Split) -> None:
+    """Refuse patience where the development numbers are constant: no correlation is then defined."""
+    numbers = dev.numbers
+    if task.patience and numbers is not None and (numbers == numbers[0]).all():
+        raise ValueError(
+            f"task.patience={task.patience}: all {len(numbers):,} numbers of the development set are {numbers[0]:g}, "
+            "with which nothing correlates; name another (--dev), or leave it out"
+        )
 
 
 def task_labels(task: Task, train: Sequence[Any]) -> tuple[str, ...]:

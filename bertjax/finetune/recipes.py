@@ -55,7 +55,7 @@ def make_settings(config: FinetuneConfig, tried: Mapping[str, Sequence[float]], 
     """Combine all values of `tried`, with `seeds` seeds each, from the config's seed on.
 
     Runs have directories below the config's; a single run has the config's. Raises ValueError naming a value that is
-    repeated or out of range.
+    repeated, out of range or without effect.
     """
     if seeds < 1:
         raise ValueError(f"--seeds {seeds}: give 1 or more")
@@ -86,6 +86,11 @@ def make_settings(config: FinetuneConfig, tried: Mapping[str, Sequence[float]], 
                 directory = directory / part if part else directory
             runs.append(replace(one, run_dir=str(directory), training=replace(one.training, seed=seed)))
         settings.append(Setting(name, tuple(runs)))
+    if "epochs" in tried and config.training.steps:
+        raise ValueError(
+            f"--epochs {' '.join(f'{value:g}' for value in tried['epochs'])} with training.steps="
+            f"{config.training.steps}: the steps alone decide; leave one of them out"
+        )
     return settings
 
 

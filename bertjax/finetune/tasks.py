@@ -121,8 +121,13 @@ def make_task(config: TaskConfig) -> Task:
     kind = own[config.name] if known is None else known.kind
     for key in OPTIONS:
         if (given := getattr(config, key)) != getattr(TaskConfig(), key) and key not in kind.options:
-            able = ", ".join(name for name, one in own.items() if key in one.options)
-            raise ValueError(f"task.{key}={given!r}: {config.name} has no such option, which {able} has; leave it out")
+            kinds = own | {name: task.kind for name, task in TASKS.items()}
+            able = ", ".join(name for name, one in kinds.items() if key in one.options)
+            raise ValueError(f"task.{key}={given!r}: {config.name} has no such option, which {able} have; leave it out")
+    if len({*config.labels}) < len(config.labels):
+        raise ValueError(f"task.labels={config.labels}: a label is repeated; give each once")
+    if len(config.labels) == 1 and kind.classifies_texts:
+        raise ValueError(f"task.labels={config.labels}: one label leaves nothing to learn; give two or more")
     return kind.own(config) if known is None else kind.configured(known, config)
 
 

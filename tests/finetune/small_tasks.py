@@ -117,7 +117,7 @@ def small_config(name: str, start: Start, data: Path, run_dir: Path, **task: obj
         data=replace(config.data, sequence_length=32),
         optimizer=replace(config.optimizer, learning_rate=2e-3),
         training=replace(config.training, global_batch_size=16),
-        task=replace(config.task, data=str(data), max_query=16, **task),
+        task=replace(config.task, data=str(data), **({"max_query": 16} if found.kind.may_abstain else {}), **task),
     )
 
 

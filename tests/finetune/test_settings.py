@@ -25,7 +25,7 @@ from bertjax.report.page import text_lines
 
 
 def test_settings_combine_values_and_seeds() -> None:
-    config = FinetuneConfig(run_dir="runs/x", training=TrainingConfig(seed=3))
+    config = FinetuneConfig(run_dir="runs/x", training=TrainingConfig(seed=3, steps=0))
     settings = make_settings(config, {"learning_rate": (5e-5, 2e-5), "batch_size": (16,), "epochs": (2.0, 3.0)}, 2)
     assert [setting.name for setting in settings] == [
         f"lr{rate}-epochs{epochs}" for rate in ("5e-05", "2e-05") for epochs in (2, 3)
@@ -62,6 +62,12 @@ def test_one_run_lies_where_the_task_does() -> None:
 def test_out_of_range_values_are_rejected(tried: dict, task: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make_settings(FinetuneConfig(task=TaskConfig(**task)), tried, 1)
+
+
+def test_epochs_beside_steps_are_rejected() -> None:
+    config = FinetuneConfig(training=TrainingConfig(steps=100))
+    with pytest.raises(ValueError, match=r"--epochs 1 2 with training\.steps=100: the steps alone decide"):
+        make_settings(config, {"epochs": (1.0, 2.0)}, 1)
 
 
 def result(directory: str, accuracy: float, baselines: dict[str, float] | None = None) -> Result:

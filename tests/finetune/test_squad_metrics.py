@@ -148,6 +148,14 @@ def test_on_any_words(predicted: str, golds: list[str]) -> None:
     assert figures["f1"] == pytest.approx(100 * max(official_f1(predicted, gold, True) for gold in kept))
 
 
+def test_an_article_alone_is_an_answer() -> None:
+    golds = {"a": ["the"], "b": ["the", "cat"], "c": []}
+    predictions, doubt = {"a": "", "b": "cat", "c": "dog"}, {"a": 0.1, "b": 0.2, "c": 0.3}
+    asked = [{"id": i, "answers": [{"text": text} for text in texts]} for i, texts in golds.items()]
+    official = official_2([{"paragraphs": [{"qas": asked}]}], predictions, doubt)
+    assert squad2_figures(golds, predictions, doubt) == pytest.approx(official) and official["HasAns_total"] == 2
+
+
 def test_ids_that_do_not_match_are_refused() -> None:
     for predictions in ({"a": "x"}, {"a": "x", "b": "y", "c": "z"}):
         with pytest.raises(ValueError, match="questions have no prediction"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -102,3 +103,26 @@ def test_words_without_a_token_are_noticed(start: Start, tmp_path: Path, task: s
     config = small_config(task, start, tmp_path, tmp_path / "run", text=("words",), label="values")
     notes = content_of(config, start).notes
     assert f"6 of 18 words have no token; they are not trained on, {clause}" in notes
+
+
+@pytest.mark.parametrize("split", ["train", "dev"])
+def test_words_without_any_number_are_refused(start: Start, tmp_path: Path, split: str) -> None:
+    for name in ("train", "dev"):
+        numbers = [None, None] if name == split else [1, None]
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"tokens": ["the", "cat"], "numbers": numbers}) + "\n")
+    config = small_config("token-regression", start, tmp_path, tmp_path / "run")
+    with pytest.raises(ValueError, match=rf"{split}\.jsonl:1: no word from here on has a number"):
+        content_of(config, start)
+
+
+@pytest.mark.parametrize(
+    ("task", "record"),
+    [("token-regression", {"tokens": ["the", "cat"], "numbers": [2, 2]}), ("regression", {"text": "cat", "label": 2})],
+)
+def test_patience_needs_numbers_that_differ(start: Start, tmp_path: Path, task: str, record: dict) -> None:
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(record) + "\n")
+    config = small_config(task, start, tmp_path, tmp_path / "run")
+    assert len(content_of(config, start).train) == 1
+    with pytest.raises(ValueError, match=r"task\.patience=2: all \d numbers of the development set are 2, with"):
+        content_of(replace(config, task=replace(config.task, patience=2)), start)

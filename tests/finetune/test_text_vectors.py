@@ -79,7 +79,7 @@ def test_pairs_of_a_large_corpus_are_drawn(tmp_path: Path, monkeypatch: pytest.M
 
 def test_scored_pairs_and_held_out_halves_are_measured(tmp_path: Path) -> None:
     text, scored = tmp_path / "text.txt", tmp_path / "dev.tsv"
-    text.write_text("\n".join(sentences(64, 0)))
+    text.write_text("\n".join(sentences(64, 0)).replace(" ", "   "))
     scored.write_text("a\tb\tlike\nthe cat\tthe dog\t3\nred\tblue\t1\na fox\ta fox\t5\n")
     start = small_start(tmp_path / "model")
     from_text = {"from_text": (f"lines:{text}",), "positives": ("dropout",), "dims": (8,)}
@@ -89,6 +89,7 @@ def test_scored_pairs_and_held_out_halves_are_measured(tmp_path: Path) -> None:
     (dev,) = held.dev.values()
     assert held.metrics == ("accuracy", "accuracy_8") and len(dev.rows) > 0 and held.train.rows["texts"].shape[1] == 2
     assert (np.diff(held.train.rows["texts"]) == 0).all() and (np.diff(dev.rows.rows["texts"]) != 0).all()
+    assert start.tokenizer.unk_id not in dev.rows.tokens["input_ids"], "halves are of whole words"
 
     config = replace(config, task=TaskConfig("vectors", dev=str(scored), text=("a", "b"), label="like", **from_text))
     content = content_of(config, start)

@@ -9,11 +9,12 @@ import jax
 import numpy as np
 from scipy.special import softmax
 
+from bertjax.config import TaskConfig
 from bertjax.finetune.data.examples import TextExample
 from bertjax.finetune.data.tables import Columns
 from bertjax.finetune.encoding.global_tokens import SECOND_SEGMENT
 from bertjax.finetune.encoding.rows import Segments
-from bertjax.finetune.kinds.kind import Card, Inference, Judged, shown
+from bertjax.finetune.kinds.kind import Card, Inference, Judged, Task, shown
 from bertjax.finetune.kinds.texts import TextKind, wrong_number
 from bertjax.model.task_heads import ChoiceNetwork
 from bertjax.training.objectives import Batch, Forward, Keys
@@ -62,6 +63,11 @@ class ChoiceKind(TextKind):
 
     def outputs(self, model: Any, hidden: jax.Array, batch: Batch) -> jax.Array:
         return model.choice_logits(hidden, batch["cls_positions"])
+
+    def own(self, config: TaskConfig) -> Task:
+        if config.labels != _indices(len(config.labels)):
+            raise ValueError(f"task.labels={config.labels}: ends are called by their numbers, from 0; leave it out")
+        return super().own(config)
 
     def labels_in(self, train: Sequence[TextExample]) -> tuple[str, ...]:
         return _indices(len(train[0].texts) - 1)

@@ -32,7 +32,9 @@ from bertjax.training.objectives.objective import MODEL
 
 Figures = dict[str, float]
 Measure = Callable[[np.ndarray], float]  # a metric over the examples of these numbers, int64 [n]
-OPTIONS = ("from_text", "positives", "dims")  # keys of `TaskConfig` that few kinds have
+# Keys of `TaskConfig` that few kinds have: of vectors, and of questions
+OPTIONS = ("from_text", "positives", "dims", "temperature")
+OPTIONS += ("doc_stride", "max_query", "max_answer", "n_best", "null_threshold")
 Read = Callable[[Path, str, Notify], list[Any]]  # (data, split, notify); raises MissingSplitError
 
 
@@ -98,6 +100,7 @@ class Split:
     figures: Callable[[np.ndarray], Figures] | None = None  # None without labels
     baselines: Figures = field(default_factory=dict)  # of one answer for every example, if they are defined
     judge: Callable[[np.ndarray], list[Judged]] | None = None  # for the report; None without labels
+    numbers: np.ndarray | None = None  # the right ones [n], of figures that are correlations with them
 
 
 @dataclass(frozen=True)

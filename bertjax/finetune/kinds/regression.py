@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.config import FinetuneConfig, TaskConfig
+from bertjax.config import TaskConfig
 from bertjax.finetune.data.examples import TextExample
-from bertjax.finetune.kinds.kind import Card, Inference, Judged, TaskContent
+from bertjax.finetune.kinds.kind import Card, Inference, Judged
 from bertjax.finetune.kinds.sequence import CLASSIFY
 from bertjax.finetune.kinds.texts import TextKind
 from bertjax.finetune.metrics.classification import require_finite
@@ -88,17 +88,6 @@ class RegressionKind(NumericKind):
 
     def submitted(self, logits: np.ndarray, labels: Sequence[str]) -> list[str]:
         return [f"{score:.3f}" for score in np.clip(self.predictions(logits), _LOWEST, _HIGHEST)]
-
-    def check_run(self, config: FinetuneConfig, content: TaskContent) -> None:
-        """Refuse patience where the development labels are constant: no correlation is then defined."""
-        if not config.task.patience:
-            return
-        numbers = next(iter(content.dev.values())).rows.rows["labels"]
-        if (numbers == numbers[0]).all():
-            raise ValueError(
-                f"task.patience={config.task.patience}: all {len(numbers):,} numbers of the development set are "
-                f"{float(numbers[0, 0]):g}, with which nothing correlates; name another (--dev), or leave it out"
-            )
 
     def decode(self, model: Inference, given: Sequence[tuple[str, ...]], outputs: np.ndarray) -> list[float]:
         return outputs[:, 0].tolist()

@@ -77,6 +77,7 @@ class SpanKind(Kind):
     may_abstain = True
     global_tokens = FIRST_SEGMENT
     unit, pair = "article", "a question and a text"
+    options = ("doc_stride", "max_query", "max_answer", "n_best", "null_threshold")
     card = Card(
         "question-answering",
         "finds the answer to a question in a text",

@@ -14,10 +14,11 @@ from bertjax.finetune.data.examples import TextExample
 from bertjax.finetune.data.plain_text import read_pairs
 from bertjax.finetune.data.tables import read_split_of_table
 from bertjax.finetune.encoding.rows import TaskRows
-from bertjax.finetune.kinds.kind import OPTIONS, Figures, Judged, Recipe, Splits, Task, TaskContent, refuse_options
+from bertjax.finetune.kinds.kind import Figures, Judged, Recipe, Splits, Task, TaskContent, refuse_options
 from bertjax.finetune.kinds.vector import VectorKind, cosines
 from bertjax.finetune.metrics.classification import spearman
 from bertjax.finetune.positives import get_positives
+from bertjax.finetune.positives.positive import split_words
 from bertjax.tokenization.tokenizer import Tokenizer
 
 _SCORED, _NEAREST = "spearman", "accuracy"  # metrics of pairs with numbers, and of other pairs
@@ -34,7 +35,7 @@ class TextVectorKind(VectorKind):
 
     name, own_task = "text_vector", "vectors"
     most_held_out = 1_000
-    options = OPTIONS
+    options = ("from_text", "positives", "dims", "temperature")
 
     def own(self, config: TaskConfig) -> Task:
         """Make the task. Raises ValueError without text, and for the options of tables with training examples."""
@@ -43,6 +44,9 @@ class TextVectorKind(VectorKind):
                 f"{config.name}: no text; name it as in --from-text 'text:books/*.txt', or fine-tune pairs for a table"
             )
         refuse_options(config, ("data", "train", "labels"), "makes its training set of --from-text")
+        refuse_options(config, ("id",), "writes no predictions, whose ids they would be")
+        if not (config.dev or config.test):
+            refuse_options(config, ("text", "label"), "has columns in --dev and --test alone, and neither is given")
         get_positives(config.positives)
         scored = bool(config.dev)
         texts = config.text or self.default_columns
@@ -132,10 +136,9 @@ def _renamed(metrics: Sequence[str], name: str) -> list[str]:
 
 def _halves(example: TextExample) -> TextExample:
     """The halves of the longer text: a pair that no rule of training had."""
-    text = max(example.texts, key=len)
-    words = text.split()
-    at = len(" ".join(words[: len(words) // 2])) if len(words) > 1 else len(text) // 2
-    return TextExample(example.where, example.id, (text[:at].strip(), text[at:].strip()), None)
+    words, space = split_words(max(example.texts, key=len))
+    at = len(words) // 2
+    return TextExample(example.where, example.id, (space.join(words[:at]), space.join(words[at:])), None)
 
 
 TEXT_VECTOR = TextVectorKind()

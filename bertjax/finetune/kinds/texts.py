@@ -175,6 +175,7 @@ class TextKind(Kind):
                 lambda outputs: self.measure(task.metrics, answers, outputs[measured]),
                 self.constant_figures(task.metrics, answers),
                 lambda outputs: self.judge(some, task.meanings or labels, answers, outputs[measured]),
+                None if self.has_baseline or answers.ndim > 1 else answers,
             )
 
         weights = label_weights(config.task, labels, lambda: label_numbers(splits.train, labels))

@@ -98,10 +98,13 @@ class TokenNumberKind(WordKind):
                 write_words(path := folder / f"{name}.conll", sentences, written)
                 return [path]
 
-            return Split(rows.rows, write, measure if known.any() else None)
+            return Split(rows.rows, write, measure if known.any() else None, numbers=answers[known])
 
         train = windows(splits.train).rows
         dev = {name: split(name, sentences) for name, sentences in splits.dev.items()}
+        for sentences, rows in ((splits.train, train), *((splits.dev[name], one.rows) for name, one in dev.items())):
+            if not rows.tokens["label_weights"].any():
+                raise ValueError(f"{sentences[0].where}: no word from here on has a number; give one to some of them")
         test = {name: split(name, sentences) for name, sentences in splits.test.items()}
         return TaskContent(self, (), train, dev, test, task.metrics, (*splits.notes, *counts.notices(length)))
 

@@ -15,7 +15,7 @@ from bertjax.config import FinetuneConfig, TaskConfig
 from bertjax.finetune.data.examples import TextExample
 from bertjax.finetune.data.tables import Columns
 from bertjax.finetune.encoding.rows import Segments, TaskRows
-from bertjax.finetune.kinds.kind import Card, Figures, Inference, Judged, Split, Task, TaskContent
+from bertjax.finetune.kinds.kind import Card, Figures, Inference, Judged, Split, Task, TaskContent, refuse_options
 from bertjax.finetune.kinds.texts import TextKind
 from bertjax.finetune.metrics.classification import accuracy
 from bertjax.model.task_heads import VectorNetwork
@@ -84,7 +84,7 @@ class VectorKind(TextKind):
     """
 
     name, network, own_task = "vector", VectorNetwork, "pairs"
-    options = ("dims",)
+    options = ("dims", "temperature")
     metrics = ("accuracy",)  # how often the nearest second of a first text is its own
     packed = False  # a row has two sequences already
     global_tokens = None
@@ -137,6 +137,7 @@ class VectorKind(TextKind):
         return max(2, len(examples[0].texts))
 
     def own(self, config: TaskConfig) -> Task:
+        refuse_options(config, ("id",), "writes no predictions, whose ids they would be")
         return replace(super().own(config), metrics=self.metrics_by_dim(self.metrics[0], config.dims))
 
     def columns(self, texts: Sequence[str], label: str, id_column: str) -> Columns:
