@@ -57,6 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     require_unused(arguments, ("output", "show_config"), "--seeds")
     if arguments.overrides:
         raise ValueError(f"{arguments.overrides[0]}: runs have their config; only --seeds takes settings of a recipe")
+    from bertjax.convert.sources import require_own
     from bertjax.interpret.comparison_page import comparison_tables, render_comparison, verdicts
     from bertjax.interpret.run_comparison import compare_runs
     from bertjax.report.page import text_lines
@@ -65,6 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.rows < 0:
         raise ValueError(f"--rows {arguments.rows}: give a number of rows above 0")
+    for run in arguments.run:
+        require_own(run)
     page = page_path(arguments.html) if arguments.html else None
     comparison = compare_runs(arguments.run, arguments.rows, ProgressLine())
     print(f"on {comparison.examples}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from bertjax.cli.verb import Verb
+from bertjax.cli.verb import Verb, require_unused
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,6 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
         folder, threshold = Path(arguments.output), arguments.null_threshold
         print(predict_tables(arguments.run, arguments.files, arguments.column or ["text"], folder, threshold))
         return 0
+    require_unused(arguments, ("column",), "--files")
     from bertjax.loaded import open_model
 
     model = open_model(arguments.run)

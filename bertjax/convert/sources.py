@@ -75,10 +75,15 @@ def _hub_source(source: str) -> str:
     return f"hf:{source}" if is_name else ""
 
 
-def load_own_run(source: str) -> TrainedModel:
-    """Like `load_run`. Raises ValueError also for a model of another system, naming the verb that imports it."""
+def require_own(source: str) -> None:
+    """Raise ValueError for a model of another system, naming the verb that imports it."""
     if ":" in source and source.partition(":")[0] in source_kinds():
         raise ValueError(f"{source} is not a run; make one of it: bertjax import {source} --output runs/NAME")
+
+
+def load_own_run(source: str) -> TrainedModel:
+    """Like `load_run`. Raises ValueError also as `require_own` does."""
+    require_own(source)
     try:
         return load_run(source)
     except ValueError as error:

@@ -23,13 +23,21 @@ def open_tokenizer(source: str, *, cased: bool = False) -> Tokenizer:
     Weights are not read. Raises ValueError if there is none, and for `cased` with a source that has its own rules.
     """
     if not Path(source).is_dir():
-        return load_vocabulary(source, TextRules(not cased, not cased))
+        rules = TextRules(not cased, not cased)
+        tokenizer = load_vocabulary(source, rules)
+        if cased and (tokenizer.rules.lowercase, tokenizer.rules.strip_accents) != (False, False):
+            raise _own_rules(source)
+        return tokenizer
     if cased:
-        raise ValueError(f"cased: {source} has its own rules; leave it out")
+        raise _own_rules(source)
     from bertjax.convert.sources import source_vocabulary
 
     settings = source_vocabulary(source)
     return load_vocabulary(settings["vocab"], TextRules.from_dict(settings))
+
+
+def _own_rules(source: str) -> ValueError:
+    return ValueError(f"cased: {source} has its own rules; leave it out")
 
 
 def tokenize(source: str, texts: Sequence[str], *, cased: bool = False) -> list[Tokens]:
