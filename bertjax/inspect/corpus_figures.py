@@ -65,9 +65,14 @@ class TokenCounts:
 
     by_id: np.ndarray  # int64 [vocab_size]
     split_words: int  # words of more than one piece
+    continuations: int  # pieces that continue a word
 
     def __add__(self, other: TokenCounts) -> TokenCounts:
-        return TokenCounts(self.by_id + other.by_id, self.split_words + other.split_words)
+        return TokenCounts(
+            self.by_id + other.by_id,
+            self.split_words + other.split_words,
+            self.continuations + other.continuations,
+        )
 
 
 @dataclass(frozen=True)
@@ -89,15 +94,22 @@ class Words:
 
 
 def count_tokens(view: SplitView, tokenizer: Tokenizer, count: Count) -> TokenCounts:
-    """Count the tokens of a view in one pass."""
-    by_id, split_words = np.zeros(tokenizer.vocab_size, np.int64), 0
+    """Count the tokens of a view in one pass.
+
+    A sentence begins a word, also where byte-level BPE has no space in front of its first piece.
+    """
+    by_id, split_words, continuations = np.zeros(tokenizer.vocab_size, np.int64), 0, 0
+    sentences, documents = view.sentence_offsets, view.document_offsets
     for stretch in stretches(view):
         by_id += np.bincount(stretch.ids, minlength=tokenizer.vocab_size)
         continues = tokenizer.is_continuation[stretch.ids]
-        continues[np.cumsum(stretch.lengths) - stretch.lengths] = False
+        first, last = documents[stretch.documents[0]], documents[stretch.documents[-1] + 1]
+        begins = np.asarray(sentences[first:last]) - sentences[first]
+        continues[begins[begins < len(continues)]] = False
         split_words += int(np.count_nonzero(continues[1:] & ~continues[:-1]))
+        continuations += int(np.count_nonzero(continues))
         count(len(stretch.ids))
-    return TokenCounts(by_id, split_words)
+    return TokenCounts(by_id, split_words, continuations)
 
 
 def count_store(
@@ -110,7 +122,7 @@ def count_store(
         view = store.split(split)
         parts = _parts(view, store.manifest["provenance"])
         counted = [count_tokens(part, tokenizer, count) for _, part in parts]
-        totals[split] = sum(counted, TokenCounts(np.zeros(tokenizer.vocab_size, np.int64), 0))
+        totals[split] = sum(counted, TokenCounts(np.zeros(tokenizer.vocab_size, np.int64), 0, 0))
         rows = [("", view, totals[split])]
         if view.has_sources:
             rows += [(name, part, held) for (name, part), held in zip(parts, counted, strict=True)]
@@ -139,7 +151,6 @@ def measure_words(
 ) -> Words:
     """Word statistics of a split, with its `most_frequent` tokens; `added` are the words of an extension."""
     by_id = counts.by_id
-    continuations = int(by_id[tokenizer.is_continuation].sum())
     in_text = np.array([token not in _NEVER_IN_TEXT for token in tokenizer.shown])
     best = np.argsort(-by_id, kind="stable")[:most_frequent]
     entities = None
@@ -148,13 +159,13 @@ def measure_words(
     return Words(
         vocab_size=tokenizer.vocab_size,
         tokens=int(by_id.sum()),
-        words=int(by_id.sum()) - continuations,
+        words=int(by_id.sum()) - counts.continuations,
         unknown=int(by_id[tokenizer.unk_id]),
         unknown_are=tokenizer.rules.unknown,
         added=None if added is None else int(by_id @ np.isin(tokenizer.tokens, list(added))),
         entities=entities,
         split=counts.split_words,
-        continuations=continuations,
+        continuations=counts.continuations,
         never=int(np.count_nonzero(in_text & (by_id == 0))),
         rare=int(np.count_nonzero((by_id > 0) & (by_id < RARE))),
         most_frequent=tuple((tokenizer.shown[i], int(by_id[i])) for i in best if by_id[i]),

@@ -94,6 +94,15 @@ def test_store_without_sources_has_split_amounts(tmp_path):
     assert [one.mean for one in measure_lengths(store.split("held_out"))] == [0, 0, 0]
 
 
+def test_a_sentence_begins_a_word(tmp_path):
+    """Of byte-level BPE without `prefix_space` the first piece of a text has no mark of a word."""
+    the, ing = (TOKENIZER.tokens.index(token) for token in ("the", "##ing"))
+    documents = [[[ing, the, ing], [ing, ing]], [[ing]]]
+    store = TokenStore.open(write_store(tmp_path / "store", {"train": documents}, TOKENIZER, provenance={}))
+    words = measure_words(count_store(store, TOKENIZER, lambda more: None)[1]["train"], TOKENIZER, None, 4)
+    assert (words.words, words.continuations, words.split) == (4, 2, 2)
+
+
 @pytest.mark.parametrize("at_once", [1, 7, 1 << 22])
 def test_lengths_are_those_of_the_documents(store, monkeypatch, at_once):
     monkeypatch.setattr("bertjax.inspect.corpus_figures.OFFSETS_AT_ONCE", at_once)
