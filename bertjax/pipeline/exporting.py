@@ -84,7 +84,6 @@ def export(run: str, options: ExportOptions, require_free: Callable[[AnyPath], N
     prove, differences = _comparison(form, model, vectors, output)
     directory = form.export(model, output, vectors, prove)
     notes = [comparison_line(form.reference, difference) for difference in differences]
-    notes += form.describe(model, directory)
     if model.untrained:
         notes.append(f"never trained, so random: {', '.join(map(module_label, model.untrained))}")
     gives = form.gives(model, vectors)
@@ -93,6 +92,7 @@ def export(run: str, options: ExportOptions, require_free: Callable[[AnyPath], N
         with near(directory) as folder:
             message = f"step {model.step:,} of {model.config.name}, exported by bertjax"
             notes.append(f"pushed to {push(folder, options.push, private=options.private, message=message)}")
+    notes += form.describe(model, directory)  # ends with what to do next
     return Exported(directory, model.step, next(iter(differences), None), tuple(notes))
 
 
