@@ -108,7 +108,7 @@ td b { font-weight: 650; }
 mark { background: var(--mark); color: var(--mark-text); border-radius: 4px; padding: 1px 5px; }
 .guess { display: inline-flex; gap: 6px; margin: 0 6px 6px 0; padding: 1px 9px; border: 1px solid var(--line);
   border-radius: 14px; }
-.guess small { margin: 0; color: var(--soft); line-height: 23px; }
+.guess small { flex: none; margin: 0; color: var(--soft); line-height: 23px; }
 .guess.right { border-color: var(--good); color: var(--good); font-weight: 600; }
 details { margin-top: 14px; }
 summary { padding: 13px 18px; cursor: pointer; font-weight: 600; }
