@@ -115,8 +115,8 @@ class Reranker:
             scores += cast(list[float], self._model.predict(inputs))  # what a relevance model predicts
             self.counts = LengthCounts(*map(sum, zip(astuple(self.counts), astuple(self._model.counts), strict=True)))
             done(len(batch))
-        ends = np.cumsum([len(hits.documents) for hits in candidates])
-        parts = np.split(np.array(scores), ends[:-1])
+        ends = np.cumsum([len(hits.documents) for hits in candidates], dtype=np.int64)
+        parts = [np.array(scores[end - len(hits.documents) : end]) for hits, end in zip(candidates, ends, strict=True)]
         return [best(hits.documents, part, len(part)) for hits, part in zip(candidates, parts, strict=True)]
 
 

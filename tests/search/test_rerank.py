@@ -52,6 +52,7 @@ def test_rerank_scores_equal_pairs_alone(tmp_path, monkeypatch, at_once):
         assert hits.documents.tolist() == sorted(wanted, key=lambda number: -wanted[number])
         assert hits.scores == pytest.approx(sorted(wanted.values(), reverse=True), rel=1e-4)
     assert counted == [2, 2] if at_once == 2 else [4]
+    assert reranker.rerank([], [], StoredDocuments(tmp_path)) == []
     cut, empty = reranker.counts.notices(reranker.max_length)
     assert cut.startswith("1 of 4 examples were cut to 64 tokens") and empty.startswith("1 of 4 examples have")
 
