@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -111,6 +111,12 @@ def merge_rows(groups: Sequence[tuple[np.ndarray, dict[str, np.ndarray]]], spec:
     return whole
 
 
+def _as_sentences(pairs: Pairs, text: Split) -> Pairs:
+    """Ranges of tokens as the sentences that hold them."""
+    first, count = record_rows.sentences_of_tokens(text.sentence_offsets, pairs.first, pairs.count)
+    return replace(pairs, first=first, count=count)
+
+
 class PairBatches:
     """The rows of a run over one split, with the arrays of its objectives.
 
@@ -185,14 +191,21 @@ class PairBatches:
         """The rows of the run with these numbers, int64 [B], as the arrays that `spec` describes."""
         if not len(numbers):
             return {key: np.zeros(shape, dtype) for key, (shape, dtype) in self.spec(0).items()}
-        groups = [(rows, self._rows_of_text(text, pairs, len(rows))) for rows, text, pairs in self.texts(numbers)]
+        groups = [(rows, self._rows_of_text(text, pairs, len(rows))) for rows, text, pairs in self._texts(numbers)]
         return merge_rows(groups, self.spec(len(numbers)))
 
     def texts(self, numbers: np.ndarray) -> list[tuple[np.ndarray, Split, Pairs]]:
         """The rows of the run with these numbers, by the text that they are made of.
 
-        Of each text: which of the numbers, int64 [n]; the text; and the pairs of these n rows in it.
+        Of each text: which of the numbers, int64 [n]; the text; and the pairs of these n rows in it, of records too as
+        sentences.
         """
+        texts = self._texts(numbers)
+        if self._data.rows not in record_rows.BUILDERS:
+            return texts
+        return [(rows, text, _as_sentences(pairs, text)) for rows, text, pairs in texts]
+
+    def _texts(self, numbers: np.ndarray) -> list[tuple[np.ndarray, Split, Pairs]]:
         numbers = np.asarray(numbers, np.int64)
         if not self._epochs.several:
             return [(np.arange(len(numbers)), self.split, self.pairs(numbers))]

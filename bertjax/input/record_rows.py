@@ -54,6 +54,14 @@ def build_piece_plan(
 BUILDERS = {"crops": build_crop_plan, "pieces": build_piece_plan}  # by `data.rows`
 
 
+def sentences_of_tokens(sentences: np.ndarray, first: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """First sentence and number of sentences of `count` tokens from token `first` on, given `sentence_offsets`."""
+    first_sentence, last_sentence = (
+        np.searchsorted(sentences, token, side="right") - 1 for token in (first, first + count - 1)
+    )
+    return first_sentence, last_sentence - first_sentence + 1
+
+
 def _ranges(documents: np.ndarray, sentences: np.ndarray, reading: Reading) -> tuple[np.ndarray, np.ndarray]:
     """First token and tokens of each record, int64 [n] both."""
     first = sentences[documents[reading.document]].astype(np.int64)

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -165,6 +166,17 @@ def test_origins_count_in_the_whole_split(split: SplitView) -> None:
         document, first, _ = (int(n.replace(",", "")) for n in re.findall(r"\d[\d,]*\d|\d", where[0]))
         assert split.sentence_offsets[first] <= row[0] - 5 < split.sentence_offsets[first] + 48
         assert split.document_offsets[document] <= first < split.document_offsets[document + 1]
+
+
+@pytest.mark.parametrize("rows", ["crops", "pieces"])
+def test_origins_of_records_are_their_sentences(split: SplitView, rows: Literal["crops", "pieces"]) -> None:
+    batches = batches_of(split, replace(SENTENCES, rows=rows, packing="none"))
+    numbers = epoch_of(batches, 0)[::10]
+    for row, where in zip(text_of(batches, numbers), origins(batches, numbers, ("a", "b")), strict=True):
+        document, *sentences = (int(n.replace(",", "")) for n in re.findall(r"\d[\d,]*\d|\d", where[0]))
+        for sentence, token in zip(sentences, (row[0] - 5, row[-1] - 5), strict=True):
+            assert split.sentence_offsets[sentence] <= token < split.sentence_offsets[sentence + 1]
+            assert split.document_offsets[document] <= sentence < split.document_offsets[document + 1]
 
 
 @pytest.mark.parametrize("data", [LONG, replace(PAIRS, weights=(1.0, 3.0))])
