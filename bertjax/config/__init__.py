@@ -3,7 +3,7 @@
 Only the run and its stages take the whole `Config`; other packages take the part that they need.
 """
 
-from bertjax.config.data import SHORTEST_ROW, DataConfig
+from bertjax.config.data import SHORTEST_ROW, SHORTEST_TEXT, DataConfig
 from bertjax.config.model import DEFAULT_EXECUTION, FROM_VOCABULARY, SPAN_POSITIONS, ExecutionConfig, ModelConfig
 from bertjax.config.recipes import get_variant, load_recipe, override
 from bertjax.config.run import (
@@ -25,6 +25,7 @@ __all__ = [
     "DEFAULT_EXECUTION",
     "FROM_VOCABULARY",
     "SHORTEST_ROW",
+    "SHORTEST_TEXT",
     "SPAN_POSITIONS",
     "Config",
     "DataConfig",

@@ -18,6 +18,7 @@ from bertjax.config.resume import changes_with_notice, may_change
 LARGEST_VOCABULARY = 1 << 22  # entries; the largest published vocabulary of an encoder has 501,153
 ROWS_OF_RECORDS = ("crops", "pieces")  # kinds of rows that are ranges of tokens of one record
 SHORTEST_ROW = 5  # [CLS] A [SEP] B [SEP]
+SHORTEST_TEXT = 3  # [CLS] text [SEP]
 _SAME_TEXT = "the text is the same by its fingerprint"
 _SAME_VOCABULARY = "the vocabulary is the same by its fingerprint"
 

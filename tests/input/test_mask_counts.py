@@ -126,18 +126,19 @@ def test_the_most_is_a_bound_for_packed_rows(name: str) -> None:
     count, rng = COUNTS[name], np.random.default_rng(3)
     for _ in range(300):
         sequences, share = int(rng.integers(1, 12)), float(rng.choice([0.01, 0.1, 0.15, 0.3, 0.7]))
-        lengths = rng.integers(5, 120, sequences)
+        shortest = int(rng.choice([3, 5]))
+        lengths = rng.integers(shortest, int(rng.choice([shortest + 3, 120])), sequences)
         worst = np.zeros(sequences, np.int64)
         for stream in range(40):
             keys = hash64(stream, np.arange(sequences))
-            worst = np.maximum(worst, count.draw(lengths, lengths - 3, keys, share))
-        assert worst.sum() <= count.most(int(lengths.sum()), sequences, share)
+            worst = np.maximum(worst, count.draw(lengths, lengths - 2, keys, share))
+        assert worst.sum() <= count.most(int(lengths.sum()), sequences, share, shortest)
 
 
 @pytest.mark.parametrize("share", [0.05, 0.15, 0.3, 0.4])
 def test_packed_rows_have_room_for_independent_draws(share: float) -> None:
     for tokens in (64, 128, 512, 1_024, 8_192):
-        slots = COUNTS["each"].most(tokens, 32, share)
+        slots = COUNTS["each"].most(tokens, 32, share, 5)
         assert stats.binom.sf(slots, tokens, share) < 1e-6
         assert slots <= share * tokens + 6 * np.sqrt(share * (1 - share) * tokens) + 1
 

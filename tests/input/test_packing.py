@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from bertjax.input.batches import PairBatches
 from bertjax.input.packing import Packing, pack
 from bertjax.input.targets import mlm
 
+RowsOf = Literal["crops", "pieces", "documents", "doc_sentences", "full_sentences"]
 SPECIALS = Specials()
 PLAIN = DataConfig(sequence_length=64, max_predictions=10)
 PACKED = replace(PLAIN, packing="pairs", pairs_per_row=5)
@@ -170,3 +172,10 @@ def test_all_masks_of_all_pairs_have_room(
         sizes = np.bincount(ids)[1:]
         wanted = sum(min(predictions, max(1, round(n * probability)), int(n) - 3) for n in sizes.tolist())
         assert np.count_nonzero(positions) == wanted
+
+
+@pytest.mark.parametrize("rows", ["crops", "pieces", "documents", "doc_sentences", "full_sentences"])
+def test_rows_of_the_shortest_texts_have_room_for_masks(rows: RowsOf) -> None:
+    data = DataConfig(sequence_length=24, pairs_per_row=8, rows=rows, packing="pairs")
+    batch = PairBatches(MemorySplit([[1]] * 40), SPECIALS, data, 0, objectives=("mlm",)).batch(0, 2)
+    assert batch["mlm_weights"].sum(axis=1).max() == 8

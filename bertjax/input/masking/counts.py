@@ -8,7 +8,6 @@ from math import ceil, sqrt
 
 import numpy as np
 
-from bertjax.config import SHORTEST_ROW
 from bertjax.config.registry import Registry
 from bertjax.input.masking.units import EACH
 from bertjax.input.randomness import fold_in, hash64, uniform
@@ -24,8 +23,9 @@ class Count:
 
     # (tokens of each sequence with special ones, tokens that may be masked, uint64 keys, share) -> int64 [B]
     draw: Callable[[np.ndarray, np.ndarray, np.ndarray, float], np.ndarray]
-    # (tokens, sequences, share) -> the largest number in so many sequences with so many tokens in all
-    most: Callable[[int, int, float], int]
+    # (tokens, sequences, share, shortest) -> the largest number in so many sequences with so many tokens in all, and
+    # each with at least `shortest`
+    most: Callable[[int, int, float, int], int]
     # (tokens, share) -> the smallest `max_predictions` that never cuts a sequence of so many tokens
     least_limit: Callable[[int, float], int]
     may_be_full: bool = False  # `most` may be exceeded; then the last predictions of a packed row are dropped
@@ -35,10 +35,10 @@ def _round(tokens: np.ndarray, _: np.ndarray, __: np.ndarray, share: float) -> n
     return np.maximum(np.rint(tokens * share), 1).astype(np.int64)  # half to even, as Python's round
 
 
-def _most_rounded(tokens: int, sequences: int, share: float) -> int:
+def _most_rounded(tokens: int, sequences: int, share: float, shortest: int) -> int:
     # A sequence of n tokens has max(1, round(n p)), so at most n p and this many more.
-    more = max(0.5, 1 - SHORTEST_ROW * share)
-    return int(share * tokens + more * sequences)
+    more = max(0.5, 1 - shortest * share)
+    return int(share * tokens + more * sequences + _ROUNDING)
 
 
 def _random_round(tokens: np.ndarray, _: np.ndarray, keys: np.ndarray, share: float) -> np.ndarray:
@@ -58,7 +58,7 @@ def _each(_: np.ndarray, available: np.ndarray, keys: np.ndarray, share: float) 
     return np.minimum(drawn, (available * share + _DEVIATIONS * deviation).astype(np.int64) + 1)
 
 
-def _most_each(tokens: int, sequences: int, share: float) -> int:
+def _most_each(tokens: int, sequences: int, share: float, _: int = 0) -> int:
     # The sum of the square roots of n numbers is largest where these are equal (Cauchy and Schwarz).
     spread = sqrt(tokens * share * (1 - share))
     at_worst = int(share * tokens + _DEVIATIONS * sqrt(sequences) * spread) + sequences
@@ -95,13 +95,13 @@ class UnitLimit:
 _ALL = {
     "round": Count(_round, _most_rounded, lambda *_: 1),  # google-research/bert, which cuts at max_predictions
     "random_round": Count(  # RoBERTa (fairseq, mask_tokens_dataset.py): the expected share is exact
-        _random_round, lambda tokens, sequences, share: int(share * tokens) + sequences, lambda n, p: ceil(n * p)
+        _random_round, lambda tokens, sequences, share, _: int(share * tokens) + sequences, lambda n, p: ceil(n * p)
     ),
     EACH: Count(  # ModernBERT: independent draws
         _each, _most_each, lambda n, p: _most_each(n, 1, p), may_be_full=True
     ),
     "ceil_of_text": Count(  # SpanBERT, masking.py: special tokens do not count
-        _ceil_of_text, lambda tokens, sequences, share: int(share * tokens) + sequences, lambda n, p: ceil(n * p)
+        _ceil_of_text, lambda tokens, sequences, share, _: int(share * tokens) + sequences, lambda n, p: ceil(n * p)
     ),
 }
 COUNTS = Registry("mask_counts", _ALL, Count)

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from bertjax.config import DataConfig
+from bertjax.config import SHORTEST_ROW, SHORTEST_TEXT, DataConfig
 from bertjax.config.registry import Registry
 from bertjax.input.layout import Split, Vocabulary
 from bertjax.input.masking.counts import COUNTS, UnitLimit
@@ -136,7 +136,8 @@ def most_predictions(data: DataConfig) -> int:
         packed = room.most(data.pairs_per_row)
     else:
         count = member(COUNTS, "mask_count", data.mask_count)
-        packed = count.most(data.sequence_length, data.pairs_per_row, data.mask_probability)
+        shortest = SHORTEST_ROW if data.rows == "pairs" else SHORTEST_TEXT
+        packed = count.most(data.sequence_length, data.pairs_per_row, data.mask_probability, shortest)
     return min(packed, data.max_predictions * data.pairs_per_row)
 
 
