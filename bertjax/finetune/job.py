@@ -147,7 +147,7 @@ def assemble_task(
     check_divisible(mesh, config.model, stage.training, padded_vocab_size(config.model))
     kind = content.kind
     kind.check_run(config, content)
-    optimizer = optax.chain(make_optimizer(config.optimizer), scale_by_depth(config.model, config.task.layer_decay))
+    optimizer = make_optimizer(config.optimizer, scale_by_depth(config.model, config.task.layer_decay))
     if teacher is not None:
         teacher = replace(teacher, model=for_sequences(teacher.model, length))
     blueprint, frozen = draw_networks(laid_out, mesh, optimizer, teacher)

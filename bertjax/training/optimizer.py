@@ -227,8 +227,8 @@ def moving_average(arrays: Mapping[str, Any], decay: float, count: int) -> dict[
     return {name: mean / (1 - decay**count) for name, mean in arrays.items()}
 
 
-def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
-    """Make the update rule that `config.name` names.
+def make_optimizer(config: OptimizerConfig, *after: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Make the update rule that `config.name` names, followed by the transformations `after`.
 
     bert_adamw        Adam without bias correction, decoupled decay (google-research/bert; the paper's)
     adamw             Adam with bias correction, decoupled decay
@@ -255,4 +255,5 @@ def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
     if config.name not in rules:
         raise ValueError(f"optimizer.name={config.name!r} is unknown; choose from {', '.join(rules)}")
     rule = optax.chain(*rules[config.name])
+    rule = optax.chain(rule, *after) if after else rule
     return with_average(rule, config.average_decay) if config.average_decay else rule

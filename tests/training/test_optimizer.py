@@ -224,6 +224,13 @@ def test_moving_average_of_one_value_is_the_value(decay: float) -> None:
         np.testing.assert_allclose(moving_average(state.average, decay, count)["w"], params["w"], rtol=1e-6)
 
 
+def test_moving_average_follows_a_rule_with_more_behind_it() -> None:
+    params = {"w": jnp.ones(3)}
+    rule = make_optimizer(OptimizerConfig(average_decay=0.9), optax.scale(0.5))
+    state: Any = follow(rule.init(params), params)
+    assert int(state.count) == 1
+
+
 def test_moving_average_is_optax_ema_of_the_parameters() -> None:
     params = {"kernel": jnp.linspace(-1.0, 1.0, 6)}
     optimizer, plain = (make_optimizer(OptimizerConfig(average_decay=decay)) for decay in (0.9, 0.0))
