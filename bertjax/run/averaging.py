@@ -117,7 +117,9 @@ def _write(output: AnyPath, newest: AnyPath, model: TrainedModel, sources: Seque
     """Write a run whose only checkpoint has the metadata of the newest source, without its moments."""
     metadata = read_metadata(newest)
     config = from_dict(metadata["config"])
-    config = replace(config, name=f"{config.name}-average", run_dir=str(output))
+    # Without the modules that only training needs, which `load_run` leaves out.
+    network = replace(config.model, head=model.config.model.head)
+    config = replace(config, name=f"{config.name}-average", run_dir=str(output), model=network)
     step = metadata["step"]
     base_metadata = {name: value for name, value in metadata.items() if name not in ("arrays", "step")}
     with own_directory(output) as staging:

@@ -24,6 +24,8 @@ from bertjax.families.registry import FAMILIES
 from bertjax.finetune.kinds.denoising import DENOISING
 from bertjax.finetune.run import finetune
 from bertjax.model.network import Params, bind
+from bertjax.run.averaging import average
+from bertjax.run.checkpoint import DIRECTORY, Checkpoints, read_metadata
 from bertjax.run.run_directory import load_run
 from bertjax.run.telemetry import METRICS_FILE, read_metrics
 from bertjax.runtime.processes import alone
@@ -155,6 +157,16 @@ def test_finished_run_is_an_encoder_without_decoder(tmp_path: Path) -> None:
     with safe_open(folder / "model.safetensors", "np") as file:
         assert not [name for name in file.keys() if "decoder" in name]  # noqa: SIM118
     assert json.loads((folder / "config.json").read_text())["architectures"] == ["BertModel"]
+
+
+def test_average_of_a_run_is_an_encoder_without_decoder(tmp_path: Path) -> None:
+    made = fine_tuned_model(tmp_path / "run", "denoising")
+    metadata = read_metadata(write_run(made))
+    base_metadata = {name: value for name, value in metadata.items() if name not in ("arrays", "step")}
+    with Checkpoints(tmp_path / "run" / DIRECTORY, keep_last=2) as checkpoints:
+        checkpoints.save(5, {"params": made.params}, base_metadata)
+    model = load_run(average(tmp_path / "run", 2).directory)
+    assert model.params.keys() == {"encoder", "pooler"} and model.config.model.head == "vector"
 
 
 @pytest.mark.long
