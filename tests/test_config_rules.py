@@ -112,6 +112,10 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"training.spike_deviations": 8.0, "training.budget": "1h"},
         "training.spike_deviations=8 excludes training.budget='1h'",
     ),
+    "probes leave time in a budget": (
+        {"probe.attention": True, "probe.share": 1.0, "training.budget": "1h"},
+        "probe.share=1 with training.budget='1h': probes may take all of the time; lower it",
+    ),
     "scaled branches need pre-norm": (
         {"model.residual_depth": 36},
         "model.residual_depth=36 requires model.norm_place='pre', not 'post'; set it",

@@ -204,6 +204,11 @@ class ProbeConfig:
     sample: int = may_change(200)  # Largest number of pairs and sentences; of tagged ones a fifth
     share: float = may_change(0.03)  # Share of the run's time for probes; other evaluations go without them
 
+    @property
+    def time_share(self) -> float:
+        """The share of the run's time that its probes may take; 0 if there are none."""
+        return self.share if self.pairs or self.attention or self.tags else 0.0
+
 
 DISTILLATION_BOUNDS = {
     "temperature": POSITIVE,
@@ -319,6 +324,11 @@ def validate(config: C) -> C:
     check_bounds(config.probe, "probe", PROBE_BOUNDS)
     _check_rows(config)
     _check_schedule(config)
+    if config.training.budget and config.probe.time_share == 1:
+        raise ValueError(
+            f"probe.share={config.probe.share:g} with training.budget={config.training.budget!r}: probes may take all "
+            "of the time; lower it"
+        )
     if config.init_layers and not (config.init_from and len(config.init_layers) == config.model.num_hidden_layers):
         raise ValueError(
             f"init_layers={config.init_layers} requires init_from, and one layer for each of model.num_hidden_layers="

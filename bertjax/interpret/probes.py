@@ -56,11 +56,6 @@ class ProbeFiles:
     tagged: tuple[TaggedSentence, ...]
 
 
-def is_probed(config: Config) -> bool:
-    """Whether a config names a probe."""
-    return bool(config.probe.pairs or config.probe.tags or config.probe.attention)
-
-
 def read_probe_files(config: Config) -> ProbeFiles:
     """Read the files of a config's probes. Raises ValueError naming file and line."""
     pairs = read_pair_sets([Path(path) for path in config.probe.pairs])
@@ -85,7 +80,7 @@ def make_probes(job: Job, content: TrainingData, files: ProbeFiles, processes: P
 
     Raises ValueError for a model to which they do not apply, and for texts that are too long for it.
     """
-    if not is_probed(job.config):
+    if not job.config.probe.time_share:
         return ()
     # Masks are filled in stages that see both sides of a token; a run may begin with others.
     stages = [stage.stage for stage in job.stages]

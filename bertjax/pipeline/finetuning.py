@@ -26,7 +26,6 @@ from bertjax.finetune.run import PREDICTIONS, Result, Start
 from bertjax.finetune.run import finetune as finetune_once
 from bertjax.finetune.summary import TaskSummary, overall
 from bertjax.finetune.tasks import BASE_TEST, OTHERS_DEV, glue_tasks_in, make_task
-from bertjax.interpret.probes import is_probed
 from bertjax.pipeline.arguments import strings
 from bertjax.pipeline.finetune_options import FinetuneOptions
 from bertjax.pipeline.notebook import in_cell, tables_and_curves
@@ -161,7 +160,7 @@ def finetune(request: TaskRequest, *, callbacks: Sequence[Callback] = (), ends_p
             f"training.budget={early.training.budget!r}: fine-tuning ends after its epochs; set task.epochs, or "
             "training.steps"
         )
-    if is_probed(early):
+    if early.probe.time_share:
         raise ValueError(f"probe={early.probe}: fine-tuning takes no probes; leave it out, or probe pretraining")
     _check_distillation(request, early)
     require_loggers(early.log)

@@ -132,7 +132,7 @@ def fit_to_budget(
     measured = json.loads(processes.broadcast("measurements for the budget", json.dumps([clock(), *costs])))
     spent, step, evaluation, *rest = measured
     config, costs = fitted(job.config, Costs(tuple(step), tuple(evaluation), *rest), spent, user_keys)
-    needed = clock() + seconds_needed(config, costs)
+    needed = seconds_to_end(config, costs, clock())
     changed = differences(config, job.config)
     settings = ", ".join(f"{key} {new}" for key, (_, new) in changed.items() if key != "stages")
     starts = "".join(f", stages.{number}.start {stage.start}" for number, stage in enumerate(config.stages))
@@ -171,7 +171,7 @@ def fitted(config: Config, costs: Costs, spent: float, user_keys: Collection[str
 
     def is_late(steps: int) -> bool:
         try:
-            return spent + seconds_needed(scheduled(steps), costs) > AIM * budget
+            return seconds_to_end(scheduled(steps), costs, spent) > AIM * budget
         except ValueError:  # a stage or a warm-up has no room
             return False
 
@@ -182,8 +182,13 @@ def fitted(config: Config, costs: Costs, spent: float, user_keys: Collection[str
     return run, costs
 
 
+def seconds_to_end(config: Config, costs: Costs, spent: float) -> float:
+    """Seconds from the start of the command to its end, of which `spent` are gone; probes take their whole share."""
+    return (spent + seconds_needed(config, costs)) / (1 - config.probe.time_share)
+
+
 def seconds_needed(config: Config, costs: Costs) -> float:
-    """Seconds from the decision to the end of the command."""
+    """Seconds from the decision to the end of the command, without probes."""
     total, training = costs.start + costs.finish, config.training
     for stage, step, evaluation in zip(make_stages(config), costs.step, costs.evaluation, strict=True):
         total += (stage.stop - stage.start) * step

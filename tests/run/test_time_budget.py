@@ -11,7 +11,16 @@ import pytest
 from generated_corpus import write_corpus
 from tiny_runs import write_recipe
 
-from bertjax.config import Config, DataConfig, OptimizerConfig, StageConfig, TrainingConfig, load_recipe, validate
+from bertjax.config import (
+    Config,
+    DataConfig,
+    OptimizerConfig,
+    ProbeConfig,
+    StageConfig,
+    TrainingConfig,
+    load_recipe,
+    validate,
+)
 from bertjax.config.budget import budget_seconds
 from bertjax.input.training_data import TrainingData
 from bertjax.run import time_budget
@@ -109,6 +118,12 @@ def test_budget_scales_the_recipe_and_limits_evaluations() -> None:
     evaluations = -(-run.training.steps // run.training.eval_every)
     assert evaluations * of_run.evaluation[0] <= 0.1 * 300 + 1e-9
     assert AIM * 300 - 4 < 40.0 + seconds_needed(run, of_run) <= AIM * 300
+
+
+def test_probes_have_their_share_of_the_budget() -> None:
+    probed = replace(recipe(), probe=ProbeConfig(attention=True, share=0.2))
+    run, of_run = fitted(probed, COSTS, 20.0)
+    assert 20.0 + seconds_needed(run, of_run) == pytest.approx(0.8 * AIM * 300, abs=1.0)
 
 
 def test_kept_checkpoints_are_multiples_of_a_longer_period() -> None:
