@@ -19,6 +19,7 @@ from pathlib import Path
 import jax
 import jax.monitoring
 import jax.numpy as jnp
+from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -37,11 +38,11 @@ def set_compilation_cache(folder: str) -> str:
     """
     if ENVIRONMENT in os.environ:
         return os.environ[ENVIRONMENT]
-    if folder:
-        # Programs for a CPU use the instructions of its model, and different machines may share a folder.
-        folder = f"{folder.rstrip('/')}/{_processor()}"
-        jax.config.update("jax_compilation_cache_dir", folder)
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", LEAST_SECONDS)
+    # Programs for a CPU use the instructions of its model, and different machines may share a folder.
+    folder = folder and f"{folder.rstrip('/')}/{_processor()}"
+    jax.config.update("jax_compilation_cache_dir", folder or None)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", LEAST_SECONDS)
+    compilation_cache.reset_cache()  # a run before this one in the process may have opened another
     return folder
 
 

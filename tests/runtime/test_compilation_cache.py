@@ -26,10 +26,10 @@ jax.jit(lambda x: x * 2 + 1)(1.0)
 """
 
 
-def compile_in_process(folder: Path, setting: str, **environment: str) -> tuple[str, int]:
+def compile_in_process(folder: Path, setting: str, *, program: str = PROGRAM, **environment: str) -> tuple[str, int]:
     """The cache's path that a new process prints, and the number of files below `folder` after it."""
     inherited = {name: value for name, value in os.environ.items() if name != ENVIRONMENT}
-    command = [sys.executable, "-c", PROGRAM, setting]
+    command = [sys.executable, "-c", program, setting]
     done = subprocess.run(command, env=inherited | environment, capture_output=True, text=True, check=True)
     return done.stdout.strip(), sum(path.is_file() for path in folder.rglob("*"))
 
@@ -46,6 +46,14 @@ def test_environment_overrides_the_config(tmp_path: Path) -> None:
     folder = tmp_path / "environment"
     path, files = compile_in_process(folder, str(tmp_path / "config"), **{ENVIRONMENT: str(folder)})
     assert path == str(folder) and files > 0 and not (tmp_path / "config").exists()
+
+
+@pytest.mark.run
+def test_each_run_of_a_process_has_its_own_cache(tmp_path: Path) -> None:
+    again = "jax.config.update('jax_persistent_cache_min_compile_time_secs', 0); jax.jit(lambda x: x * 3 + 1)(1.0)\n"
+    later = "".join(f"set_compilation_cache('{folder}'); {again}" for folder in (tmp_path / "second", ""))
+    _, files = compile_in_process(tmp_path / "first", str(tmp_path / "first"), program=PROGRAM + later)
+    assert files == sum(path.is_file() for path in (tmp_path / "second").rglob("*")) > 0
 
 
 def test_no_folder_caches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
