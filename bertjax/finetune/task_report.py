@@ -76,9 +76,10 @@ def render(
 
 
 def curve_charts(found: Curves, baselines: Mapping[str, float] | None = None) -> list[str]:
-    """A chart for each figure of the first development set, with its training curve; then the learning rate."""
+    """A chart for each share and loss of the first development set, with its training curve; then the learning rate."""
     charts = []
-    for name in (name.partition("/")[2] for name in found if name.startswith("eval/") and name.count("/") == 1):
+    first = (name for name in found if name.startswith("eval/") and name.count("/") == 1)
+    for name in (name.partition("/")[2] for name in first if not name.endswith(NO_SHARES)):
         lines = [
             Line("training", *found.get(f"train/{name}", ([], [])), "blue", smooth=True),
             Line("held-out", *found[f"eval/{name}"], "orange", dots=True),
@@ -167,6 +168,7 @@ def _labels(content: TaskContent, judged: Sequence[Judged]) -> str:
 
 def _examples(content: TaskContent, judged: Sequence[Judged]) -> Iterable[str]:
     """The wrong and the right examples of which the model is most certain."""
+    has_shares = not content.kind.judges_by_distance
     for title, right in zip(content.kind.judged, (False, True), strict=True):
         some = sorted((one for one in judged if one.right == right), key=lambda one: -one.certainty)
         if not some:
@@ -176,7 +178,7 @@ def _examples(content: TaskContent, judged: Sequence[Judged]) -> Iterable[str]:
                 "<br>".join(escaped(text[:_TEXT] + "…" * (len(text) > _TEXT)) for text in one.texts),
                 escaped(one.answer),
                 f'<span class="guess{" right" if right else ""}">{escaped(one.prediction)}'
-                + (f"<small>{one.certainty:.0%}</small>" if 0 <= one.certainty <= 1 else "")
+                + (f"<small>{one.certainty:.0%}</small>" if has_shares and 0 <= one.certainty <= 1 else "")
                 + "</span>",
             )
             for one in some[:_EXAMPLES]

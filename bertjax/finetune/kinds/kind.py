@@ -88,7 +88,7 @@ class Judged(NamedTuple):
     answer: str
     prediction: str
     right: bool
-    certainty: float  # orders examples; a probability, except for numbers
+    certainty: float  # orders examples; a probability or cosine, or of `judges_by_distance` a distance
 
 
 @dataclass(frozen=True)
@@ -180,6 +180,7 @@ class Kind(ABC):
     names_outputs: ClassVar[bool] = False  # the outputs are labels with names
     may_abstain: ClassVar[bool] = False  # there is a null threshold
     ranks: ClassVar[bool] = False  # a prediction is the probability that a passage answers a query
+    judges_by_distance: ClassVar[bool] = False  # certainties of `judge` are distances, not probabilities
     pair: ClassVar[str] = ""  # the two texts of a sequence, if it always has two
     column: ClassVar[str] = "value"  # of a table, for predictions without fields
     several_hold: ClassVar[bool] = False  # any number of labels may hold for a text, each with its own probability

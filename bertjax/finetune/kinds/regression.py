@@ -54,7 +54,7 @@ class RegressionKind(NumericKind):
     metrics = ("spearman", "pearson")
     problem_type = "regression"
     figures: ClassVar[tuple[str, ...]] = ("loss",)
-    has_baseline = False
+    has_baseline, judges_by_distance = False, True
     judged = ("Further from the label than the mean label, furthest first", "Nearer, nearest first")
     card = Card(
         "text-classification",
