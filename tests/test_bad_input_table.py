@@ -218,6 +218,11 @@ ROWS: list[tuple[list[str], list[str]]] = [
     (["fill-mask", "run", "a [MASK]", "--top", "0"], ["top=0: give 1 to"]),
     (["fill-mask", "run", "a [MASK]", "--column", "text"], ["--field requires --file"]),
     (["fill-mask", "run", "a [MASK]" + " word" * 200], ["the model was trained on rows of 64", "shorten it"]),
+    (
+        ["fill-mask", "run", "--correct", "--evaluate", "x.tsv", "--top", "2"],
+        ["--top 2: --evaluate measures the first"],
+    ),
+    (["neighbors", "run", "--output", "table.tsv", "--layer", "1"], ["--layer requires WORD"]),
     (["fill-mask", "nowhere", "a text", "--correct"], ["nowhere: no checkpoint there", "there is no such folder"]),
     (
         ["fill-mask", "run", "a [MASK]", "--correct"],

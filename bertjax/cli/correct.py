@@ -56,6 +56,8 @@ def correct(arguments: argparse.Namespace) -> int:
     from bertjax.loaded import open_model
 
     require_texts(arguments, "evaluate", "FILE.tsv")
+    if arguments.evaluate and arguments.top is not None:
+        raise ValueError(f"--top {arguments.top}: --evaluate measures the first proposal of each word; leave it out")
     if arguments.evaluate and arguments.output:
         raise ValueError(f"--output {arguments.output}: --evaluate writes no texts; leave it out")
     output = output_file(arguments, (".txt", ".jsonl"), "corrected texts")

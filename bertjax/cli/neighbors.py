@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from bertjax.interpret.neighbors import Neighbors
 
 _NEAREST = 3  # contexts shown for each context
+_CONTEXTS = 8  # sentences
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--layer", type=int, metavar="N", help="layer whose vectors represent the contexts (the last one)"
     )
-    parser.add_argument("--contexts", type=int, default=8, metavar="N", help="sentences shown at most (%(default)s)")
+    parser.add_argument("--contexts", type=int, metavar="N", help=f"sentences shown at most ({_CONTEXTS})")
     add_text(parser)
     similar.add_options(parser.add_argument_group("a table of similar words, to train with instead of [MASK]"))
 
@@ -36,6 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     if bool(arguments.word) == bool(arguments.output):
         raise ValueError("give either a WORD to look up, or --output FILE for a table of similar words")
     if arguments.output:
+        require_unused(arguments, ("layer", "contexts", "text"), "WORD")
         return similar.write_table(arguments)
     require_unused(arguments, similar.OPTIONS, "--output")
     from bertjax.convert.sources import open_source
@@ -43,11 +45,12 @@ def run(arguments: argparse.Namespace) -> int:
     from bertjax.interpret.sample_text import sample_text
     from bertjax.storage.progress import ProgressLine
 
-    if arguments.contexts < 1:
-        raise ValueError(f"--contexts {arguments.contexts}: give 1 or more")
+    contexts = _CONTEXTS if arguments.contexts is None else arguments.contexts
+    if contexts < 1:
+        raise ValueError(f"--contexts {contexts}: give 1 or more")
     model, _ = open_source(arguments.run)
     sample = sample_text(model, arguments.text, ProgressLine())
-    neighbors = find_neighbors(model, arguments.word, sample, layer=arguments.layer, contexts=arguments.contexts)
+    neighbors = find_neighbors(model, arguments.word, sample, layer=arguments.layer, contexts=contexts)
     pieces = f", the mean of {' '.join(neighbors.pieces)}" if len(neighbors.pieces) > 1 else ""
     print(f"{arguments.word!r}: one vector in the embedding table, whatever the context{pieces}; its nearest words:")
     print("    " + "  ".join(f"{near.word} {near.cosine:.2f}" for near in neighbors.table))
