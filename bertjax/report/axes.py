@@ -72,9 +72,10 @@ def write(value: float, form: str) -> str:
     if form == "percent":
         return f"{value:.1%}"
     if form == "count":
+        rounded = float(f"{value:.3g}")  # first, so that 999.9 k is 1 M
         for size, letter in _COUNTS:
-            if abs(value) >= size:
-                return f"{value / size:.3g}{letter}"
+            if abs(rounded) >= size:
+                return f"{rounded / size:.3g}{letter}"
     if value and not 1e-3 <= abs(value) < 1e5:
         return f"{value:.2e}"
     return f"{value:.4g}"

@@ -10,6 +10,7 @@ from bertjax.config import Config, to_dict
 from bertjax.run.bench import Machine, StageFigures
 from bertjax.run.progress import duration, long_run_warning
 from bertjax.runtime.compilation import environment
+from bertjax.storage.terminal import three_digits
 
 _GAINS = 1.2  # times the rate in float32 from which on bfloat16 is worth a try
 
@@ -96,4 +97,4 @@ def as_json(config: Config, text: str, machine: Machine, figures: Sequence[Stage
 
 
 def _time(seconds: float) -> str:
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"
+    return f"{three_digits(seconds)} s" if seconds >= 1 else f"{three_digits(seconds * 1000)} ms"

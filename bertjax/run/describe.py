@@ -17,7 +17,7 @@ from bertjax.run.checks import choose_stage_attention
 from bertjax.run.job import Job, RunStage
 from bertjax.runtime.compilation import DETERMINISTIC
 from bertjax.storage.progress import duration
-from bertjax.storage.terminal import bad, bold
+from bertjax.storage.terminal import bad, bold, three_digits
 
 _LABEL = 10  # characters of a label of the block
 _MOST_EPOCHS = 100  # without a warning; BERT was trained for 40
@@ -118,5 +118,5 @@ def _describe_stage(stage: RunStage, shards: int) -> str:
         parts += f", {training.microbatches} times" * (training.microbatches > 1) + ")"
     return (
         f"steps {stage.start:,} to {stage.stop:,}: {training.global_batch_size:,} × {stage.data.sequence_length} tokens"
-        f"{parts}; {_epochs(stage):,.3g} epochs of {stage.batches.estimated_rows:,} rows"
+        f"{parts}; {three_digits(_epochs(stage))} epochs of {stage.batches.estimated_rows:,} rows"
     )

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TextIO
 
+from bertjax.storage.terminal import three_digits
+
 Progress = Callable[[str, int, int], None]
 """(name of the job, amount done, total). The name may end with a comma and a unit: `counting words, bytes`."""
 
@@ -280,5 +282,5 @@ def _amount(done: int, total: int, unit: str) -> str:
     """Format a part of a whole: 35% of 115 MB, or 2,100 of 7,995 entries."""
     if unit == "bytes":
         size, scale = next(((size, scale) for size, scale in _SCALES if total >= size), (1, "bytes"))
-        return f"{done / max(total, 1):.0%} of {total / size:,.3g} {scale}"
+        return f"{done / max(total, 1):.0%} of {three_digits(total / size)} {scale}"
     return f"{done:,} of {total:,} {unit}".rstrip()

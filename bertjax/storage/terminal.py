@@ -1,4 +1,4 @@
-"""Text for people: bold, dim and coloured on a terminal, plain everywhere else; long lists cut short."""
+"""Text for people: bold, dim and coloured on a terminal, plain everywhere else; short lists and rounded numbers."""
 
 from __future__ import annotations
 
@@ -38,6 +38,11 @@ def first_names(names: Iterable[object], most: int = 5) -> str:
     words = [str(name) for name in names]
     more = f" and {len(words) - most:,} more" if len(words) > most else ""
     return f"{', '.join(words[:most]) or 'none'}{more}"
+
+
+def three_digits(value: float) -> str:
+    """Write a number with three significant digits: 0.0123, 1.23, and 2,250 rather than 2.25e+03."""
+    return f"{float(f'{value:.3g}'):,.12g}"
 
 
 def _styled(code: str, text: str) -> str:

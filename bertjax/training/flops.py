@@ -21,6 +21,7 @@ from bertjax.model.attention.windows import keys_with_globals
 from bertjax.model.encoder import embedding_width
 from bertjax.model.family_heads import SboHead
 from bertjax.model.products import by_rows
+from bertjax.storage.terminal import three_digits
 
 if TYPE_CHECKING:
     from jaxlib._jax import Device  # jax.Device is a variable to type checkers
@@ -60,7 +61,7 @@ class Peak:
     source: str  # for the log
 
     def __str__(self) -> str:
-        return f"{self.flops / 1e12:,.3g} TFLOP/s ({self.source})"
+        return f"{three_digits(self.flops / 1e12)} TFLOP/s ({self.source})"
 
 
 def expected_predictions(data: DataConfig) -> float:

@@ -168,6 +168,7 @@ def test_log_ticks():
         (0.2331, "percent", "23.3%"),
         (24_113_552, "count", "24.1 M"),
         (820, "count", "820"),
+        (999_700, "count", "1 M"),
         (6.98213, "number", "6.982"),
         (2e-5, "number", "2.00e-05"),
         (math.nan, "percent", "not finite"),

@@ -7,11 +7,19 @@ import pytest
 
 from bertjax.storage import progress as module
 from bertjax.storage.progress import ProgressLine, Signs
+from bertjax.storage.terminal import three_digits
 
 
 class Terminal(io.StringIO):
     def isatty(self):
         return True
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0, "0"), (0.01234, "0.0123"), (3.0, "3"), (98.76, "98.8"), (999.7, "1,000"), (2254, "2,250")]
+)
+def test_numbers_have_three_digits_and_no_power_of_ten(value, text):
+    assert three_digits(value) == text
 
 
 @pytest.fixture
