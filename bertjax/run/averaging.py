@@ -66,7 +66,9 @@ def write_moving_average(run: str | AnyPath, output: str | AnyPath = "") -> Aver
     Raises ValueError if the run keeps none, or if the output is not empty, and DamagedCheckpoint.
     """
     run, output = _places(run, output)
-    model = load_run(run)
+    steps = saved_steps(run)
+    # Not the best checkpoint of a run that stopped early, which is without the average.
+    model = load_run(run / DIRECTORY / str(steps[-1]) if steps else run)
     decay = model.config.optimizer.average_decay
     if not decay:
         raise ValueError(f"--moving: {run} keeps no moving average; train with --optimizer.average-decay 0.999")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import jax
@@ -64,6 +65,14 @@ def test_the_moving_average_is_that_of_the_updates(run: Path, tmp_path: Path) ->
     assert len(off) == 3 and 0 < off[2] < 0.5 * off[1] < off[0]
     told = read_metadata(made.directory)["averaged"]
     assert [(of["step"], of["decay"], of["updates"]) for of in told] == [(6, 0.25, 6)]
+
+
+def test_moving_average_is_of_the_newest_checkpoint(run: Path, tmp_path: Path) -> None:
+    """Also where training stopped early, and other verbs read the best one."""
+    shutil.copytree(run, tmp_path / "run")
+    shutil.move(tmp_path / "run" / "checkpoints" / "2", tmp_path / "run" / "best" / "2")
+    assert load_run(tmp_path / "run").step == 2
+    assert write_moving_average(tmp_path / "run").steps == (6,)
 
 
 def test_what_cannot_be_averaged_is_refused(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
