@@ -59,7 +59,7 @@ def changed(change: dict) -> tuple[ModelConfig, ExecutionConfig]:
             False,
             {"num_attention_heads": 8, "attention_probs_dropout_prob": 0.1},
             NEW,
-            "xla (mosaic takes heads of 32, 64, 128 dims, not 96; attention dropout 0.1 needs the probabilities)",
+            "xla (mosaic takes heads of 16, 32, 64, 128 dims, not 96; attention dropout 0.1 needs the probabilities)",
         ),
         *(
             (

@@ -46,6 +46,7 @@ CASES = {
     "packed": (128, 2, 64, {}),
     "half a group, no dropout": (128, 1, 64, {"dropout_keys": None}),
     "causal, a group of four heads": (128, 4, 32, {"causal": True}),
+    "a group of eight heads, five of them zeros": (128, 3, 16, {}),
     "ALiBi, three blocks": (384, 1, 128, {"alibi": True}),
 }
 

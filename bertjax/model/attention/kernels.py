@@ -15,7 +15,7 @@ SPLASH_LENGTHS = 128  # splash needs rows whose length is a multiple of this
 MOSAIC_LENGTHS = 128  # and so does the kernel of mosaic.py
 MOSAIC_LONGEST = 8192  # tokens of a row; the keys of a whole row are in the chip's own memory
 MOSAIC_LONGEST_RELATIVE = 2048  # with the vectors of all distances there, and the sums of their gradients
-MOSAIC_HEAD_DIMS = (32, 64, 128)
+MOSAIC_HEAD_DIMS = (16, 32, 64, 128)
 MOSAIC_BLOCKS = (16, 32, 64)  # tokens of BigBird's blocks
 # Most bytes of one dim of a row's tokens, by the kind of TPU, where its own memory has 16 or 64 MiB and not 128.
 MOSAIC_ROW_BYTES = {"TPU v2": 2048, "TPU v3": 2048, "TPU v4": 2048, "TPU v5": 16384, "TPU v5p": 16384, "TPU7x": 16384}
