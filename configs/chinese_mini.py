@@ -5,7 +5,7 @@ Reproduces: the masking of Chinese BERT-wwm (Cui et al. 2019) at the size of ber
     if one script is to serve both. Needs `pip install 'bertjax[chinese]'`.
 Text: part of the Chinese Wikipedia from the Hugging Face Hub (`pip install 'bertjax[hf]'`), or yours as --data.sources.
 Expected: on 12 MB of WikiExtractor's output 5.21 nats for held-out text, 1.01 below the best without context.
-Cost: 9 million parameters, 5 million tokens, 1.7e14 FLOP: 47 minutes of CPU time, so half an hour on two free cores.
+Cost: 9 million parameters, 5 million tokens, 1.7e14 FLOP: half an hour on two free cores (47 minutes of CPU time).
     With more text give more --training.steps.
 Command: bertjax pretrain chinese_mini --data.sources 'wikiextractor:zh/**/*'
 """

@@ -9,7 +9,7 @@ Expected: depends on the genomes; `report.html` shows the held-out loss beside t
     E. coli 536 (Debian's bowtie-examples), which a budget of 15 minutes allowed beside other work on two cores, are too
     few for bpe: 7.06 nats (without context 6.40). Of random letters nothing can be learned, and of a single genome only
     its repeats and codons.
-Cost: 5 million parameters (letters 3); about two hours on two CPU cores, or what --training.budget says.
+Cost: 4 million parameters (letters 3); about two hours on two CPU cores, or what --training.budget says.
 Command: bertjax pretrain dna_mini --data.sources 'fasta:genomes/*.fna.gz' --training.budget 2h
 """
 

@@ -13,8 +13,8 @@ Cost: 136,120,832 parameters. A token costs 0.80 GFLOP in rows of 1,024 and 1.33
     3090's), which is 37,000 tokens/s in rows of 1,024 and 2.8e9 a day, 21 for each parameter. Decoders make the best
     use of their FLOP at 20 (Hoffmann et al. 2022), so a larger network would gain little.
     80gb: 2.1e19 FLOP. Estimate: 22.6 hours at 258 TFLOP/s, the 26 % of an H100 that ModernBERT's authors had: 320,000
-    tokens/s in rows of 1,024 and 24e9 a day, 178 for each parameter. Compiled for an H100 it takes at least 19.8 hours,
-    for what it reads and writes; products alone take 6.1 of them.
+    tokens/s in rows of 1,024 and 24e9 a day, 178 for each parameter. An H100 needs at least 19.8 hours by its
+    compiler's plan, for what it reads and writes; products alone take 6.1 of them.
     `bertjax bench` measures your GPU; for a slower one set fewer --training.steps; stages, warm-up and decay
     follow.
 Schedule: 2^18 and 2^19 tokens a step. The rate is ModernBERT's 8e-4, of its first batches of 786,432 tokens, times the

@@ -15,8 +15,8 @@ Expected: perplexity on held-out UniRef50 after 500,000 steps 10.45 (8m), 9.12 (
 Cost: 8m 7,512,353 parameters, 7.1e19 FLOP; 35m 33,501,153, 2.8e20; 150m 148,139,553, 1.2e21; 650m 651,042,593,
     4.6e21; 3b 2,839,004,193, 1.9e22; 15b 15,129,098,273, 9.8e22. 650m compiled for 128 TPU v5e (`bertjax plan
     protein_esm2:650m --topology v5e:8x16 --training.grad-accum-steps 4 --execution.remat dots --price 1.2`): it fits,
-    at least 53.3 hours, 6,819 chip-hours at best; 109.3 hours by the compiler's schedule. For 64 H100 (`--topology
-    h100:8x8`): at least 63.9 hours, 4,091 chip-hours.
+    and takes at least 53.3 hours (6,819 chip-hours); 109.3 hours by the compiler's schedule. For 64 H100 (`--topology
+    h100:8x8`): at least 63.9 hours (4,091 chip-hours).
 Command: bertjax pretrain protein_esm2 --data.sources 'fasta:uniref50.fasta.gz'
 """
 

@@ -16,8 +16,8 @@ Reproduces: "TinyBERT" (arXiv 1909.10351), general distillation as huawei-noah's
 Text: as in bert_base.py, with the teacher's vocabulary.
 Expected: GLUE, test sets, after distillation for each task with augmented data: 77.0 and 79.4 (teacher: 79.5).
 Cost: 14,479,676 parameters and 67,579,196, beside a teacher of 110,106,428; the projection, which is not exported, has
-    240,384 and 590,592. 4x312: 2.1e8 FLOP a token, 2.1e18 in all: compiled for 8 H100 at least 0.4 hours, 19 % of their
-    peak (`launch/plans.md`).
+    240,384 and 590,592. 4x312: 2.1e8 FLOP a token, 2.1e18 FLOP in all: compiled for 8 H100 at least 0.4 hours, 19 % of
+    their peak (`launch/plans.md`).
 Command: bertjax pretrain tinybert --data.vocab bert-base-uncased/vocab.txt
 """
 

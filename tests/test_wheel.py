@@ -121,6 +121,10 @@ def test_list_of_recipes_is_a_line_each_with_details_in_show(capsys: pytest.Capt
     rows = {line.split()[0]: " ".join(line.split()[1:]) for line in lines}
     assert rows["quickstart"] == "2 x 128 4.92 M five minutes on two CPU cores"
     assert rows["bert_base"] == "12 x 768 42.6 B 4.3 hours or more on 8 H100"
+    # Of the variant that runs without a name, not of a larger one that the cost tells too.
+    assert rows["modern_one_gpu"] == "22 x 768 2.82 B 22.6 hours at 30 TFLOP/s"
+    assert rows["protein_esm2"] == "6 x 320 1.05 T see bertjax plan"
+    assert rows["chinese_mini"] == "4 x 256 6.14 M half an hour on two free cores"
     assert rows["lamb"] == "24 x 1024 85.3 B 76 minutes on the paper's 1,024 TPU v3 chips"
     for name in recipe_names():
         assert "Command" in describe_recipe(name).sections, name

@@ -82,7 +82,7 @@ _PLANNED = re.compile(
     r"(?:[Cc]ompiled|[Pp]lanned) for (?:an? )?([\w: ]+?),?(?: it takes| base takes)? at least ([\d.,]+) hours"
 )
 _CLAUSE = r"(?:[^:;,.()]|[.,](?=\d))*"
-_MEASURED = re.compile(rf"(?:^|[:;,.] )({_CLAUSE}(?:minutes?|hours|days?) (?:on|at) {_CLAUSE})")
+_MEASURED = re.compile(rf"(?:^|[:;,.] )({_CLAUSE}(?:minutes?|hours?|days?) (?:on|at) {_CLAUSE})")
 
 
 def _table(names: Sequence[str]) -> list[str]:
