@@ -191,7 +191,7 @@ bertjax pretrain quickstart --training.seed 1 --run-dir runs/longer
 bertjax pretrain protein_mini --run-dir runs/protein_mini
 bertjax pretrain modern_mini --data.sources 'text:books/*.txt' --run-dir runs/modern_mini
 bertjax pretrain electra:small --data.vocab vocab.txt --run-dir runs/electra
-bertjax pretrain domain --init-from hf:bert-base-cased --data.sources 'text:papers/*.txt' --run-dir runs/domain
+bertjax pretrain domain --init-from hf:bert-base-cased --data.sources 'text:papers/*.txt' --run-dir runs/domain_cased
 bertjax pretrain tinybert --data.vocab bert-base-uncased/vocab.txt --run-dir runs/tinybert_4x312
 bertjax pretrain bert_mini --data.sources 'text:books/*.txt' --training.keep-last 5 --training.checkpoint-every 1 \
     --training.steps 6 --optimizer.average-decay 0.9 --run-dir runs/modernbert_base
@@ -259,7 +259,7 @@ bertjax predict runs/reviews --files 'parquet:crawl/*.parquet' --column text --o
 bertjax finetune classification --init-from runs/modern_mini --train reviews.csv \
     --run-dir runs/reviews  # runs/reviews=runs/modern
 bertjax finetune classification --init-from runs/base --train reviews.csv --seeds 3 --run-dir runs/before
-bertjax finetune classification --init-from runs/domain --train reviews.csv --seeds 3 --run-dir runs/after
+bertjax finetune classification --init-from runs/domain_cased --train reviews.csv --seeds 3 --run-dir runs/after
 bertjax compare runs/before/seed-0 runs/after/seed-0
 bertjax finetune vectors --init-from runs/quickstart --from-text 'text:books/*.txt' --run-dir runs/encoder \
     --positives deletion --learning-rate 1e-4
