@@ -178,8 +178,8 @@ def judge_pairs(
     texts = [text for pair_set in sets for pair in pair_set.pairs for text in pair]
     scores = np.array([score.log_probability for score in pseudo_likelihoods(model, texts, variant, progress)])
     right = scores[::2] > scores[1::2]
-    ends = np.cumsum([len(pair_set.pairs) for pair_set in sets])
+    ends = itertools.accumulate(len(pair_set.pairs) for pair_set in sets)
     return [
-        Judgement(pair_set.name, len(pair_set.pairs), int(part.sum()))
-        for pair_set, part in zip(sets, np.split(right, ends[:-1]), strict=True)
+        Judgement(pair_set.name, len(pair_set.pairs), int(right[end - len(pair_set.pairs) : end].sum()))
+        for pair_set, end in zip(sets, ends, strict=True)
     ]

@@ -137,6 +137,7 @@ def test_pairs_are_judged_by_the_higher_score(model: TrainedModel) -> None:
     right = [scores[n] > scores[n + 1] for n in range(0, 12, 2)]
     assert 0 < sum(right) < 6
     assert judge_pairs(model, sets) == [Judgement("first", 4, sum(right[:4])), Judgement("second", 3, sum(right[4:]))]
+    assert judge_pairs(model, []) == []
     assert Judgement("x", 400, 300).accuracy == 0.75
     assert Judgement("x", 400, 300).standard_error == pytest.approx(math.sqrt(0.75 * 0.25 / 400))
 
