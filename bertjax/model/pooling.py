@@ -23,7 +23,7 @@ def check_vectors(config: ModelConfig, pooling: str, layer: str | int) -> None:
     if pooling not in POOLINGS:
         raise ValueError(f"pooling={pooling!r}: choose one of {', '.join(POOLINGS)}")
     depth = config.num_hidden_layers
-    if isinstance(layer, str) and layer not in ("last", "sum4", "concat4"):
+    if isinstance(layer, bool | float) or (isinstance(layer, str) and layer not in ("last", "sum4", "concat4")):
         raise ValueError(f"layer={layer!r}: choose last, sum4, concat4, or a number from 0 (the embeddings) to {depth}")
     if isinstance(layer, int) and not -depth - 1 <= layer <= depth:
         raise ValueError(f"layer={layer}: the model has layers 1 to {depth}; 0 is the embeddings, -1 the last layer")

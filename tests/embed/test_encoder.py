@@ -216,6 +216,7 @@ def test_bfloat16_is_near(tiny: tuple[TrainedModel, Path]) -> None:
         ({"layer": 6}, "layer=6: the model has layers 1 to 5"),
         ({"layer": -7}, "layer=-7"),
         ({"layer": "first"}, "layer='first': choose last, sum4, concat4"),
+        ({"layer": True}, "layer=True: choose last, sum4, concat4"),
         ({"pooling": "pooler", "layer": 2}, "the pooler was trained on the last layer"),
         ({"max_length": 65}, "max_length=65: the model was trained on rows of 64 tokens; choose 8 to 64"),
         ({"max_length": 2}, "max_length=2"),
