@@ -128,7 +128,10 @@ def open_or_build_index(request: IndexRequest, say: Say, report: Report) -> tupl
     """
     index = _existing_index(request)
     model, untrained = open_source(request.model)
-    encoder = TextEncoder(model, _encoding(request, index, model))
+    encoding = _encoding(request, index, model)
+    if encoding.pooling == "none":
+        raise ValueError("pooling='none': an index has one vector for each document; choose mean, cls, max or pooler")
+    encoder = TextEncoder(model, encoding)
     require_trained(encoder.encoding.pooling, untrained, request.model)
     fingerprint = model_fingerprint(model, encoder.encoding.pooling)
     if index is None:

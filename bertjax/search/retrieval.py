@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple
+from itertools import accumulate
 from pathlib import Path
 from typing import Literal, cast, get_args
 
@@ -115,7 +116,7 @@ class Reranker:
             scores += cast(list[float], self._model.predict(inputs))  # what a relevance model predicts
             self.counts = LengthCounts(*map(sum, zip(astuple(self.counts), astuple(self._model.counts), strict=True)))
             done(len(batch))
-        ends = np.cumsum([len(hits.documents) for hits in candidates], dtype=np.int64)
+        ends = accumulate(len(hits.documents) for hits in candidates)
         parts = [np.array(scores[end - len(hits.documents) : end]) for hits, end in zip(candidates, ends, strict=True)]
         return [best(hits.documents, part, len(part)) for hits, part in zip(candidates, parts, strict=True)]
 

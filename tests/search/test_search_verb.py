@@ -168,6 +168,9 @@ def test_search_from_python_warns_of_cut_texts(run, tmp_path):
     (tmp_path / "texts.txt").write_text("the museum " * 300 + "\nshort\n")
     with pytest.warns(UserWarning) as warnings:
         bertjax.search(run, ["museum " * 300], index=tmp_path / "index", documents=[tmp_path / "texts.txt"])
+    with pytest.raises(ValueError, match="pooling='none': an index has one vector for each document"):
+        bertjax.search(run, [], index=tmp_path / "other", documents=[tmp_path / "texts.txt"], pooling="none")
+    assert not (tmp_path / "other").exists()
     assert [str(one.message).partition(" were")[0] for one in warnings] == [
         "documents: 1 of 2 texts",
         "queries: 1 of 1 texts",
