@@ -45,10 +45,6 @@ class LetterEncoder:
         places = np.flatnonzero(self._is_letter[self._points(sentence)])
         return np.stack([places, places + 1], axis=1)
 
-    def size(self, chunk: str) -> int:
-        """The number of tokens of a text."""
-        return len(self.encode([chunk])[0])
-
     def _points(self, text: str) -> np.ndarray:
         """The place of each character in the table."""
         if text.isascii():
@@ -99,7 +95,3 @@ class OverlappingEncoder:
         places = self._digits.offsets(sentence, before)[:, 0]
         ends = places[min(self._size, len(places)) - 1 :] + 1
         return np.stack([places[: len(ends)], ends], axis=1)
-
-    def size(self, chunk: str) -> int:
-        """The number of tokens of a text."""
-        return len(self.encode([chunk])[0])

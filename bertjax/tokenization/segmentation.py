@@ -63,10 +63,10 @@ def _in_words(tokenizer: Tokenizer, sentence: str, segment: Segmenter) -> np.nda
     assert offset == len(sentence), "a segmenter does not change the text"
     marked: list[bool] = []
     before = -2  # offset of the last Chinese character
-    for chunk, offset in tokenizer.chunks(sentence):
+    for chunk, offset, size in tokenizer.chunks(sentence):
         if is_chinese(chunk):
-            marked += [before == offset - 1 and offset not in starts] * tokenizer.chunk_size(chunk)
+            marked += [before == offset - 1 and offset not in starts] * size
             before = offset
         else:
-            marked += [False] * tokenizer.chunk_size(chunk)
+            marked += [False] * size
     return np.array(marked, bool)

@@ -312,17 +312,14 @@ class Tokenizer:
             return self.encode(sentences)
         return self._chunks.encode(sentences, ["" if is_bare else " " for is_bare in bare])
 
-    def chunks(self, sentence: str) -> Iterator[tuple[str, int]]:
-        """Yield (chunk, offset): parts of a sentence whose ids join to the sentence's.
+    def chunks(self, sentence: str) -> Iterator[tuple[str, int, int]]:
+        """Yield (chunk, offset, number of tokens): parts of a sentence whose ids join to the sentence's.
 
         For a tokenizer that `splits_like_bert`.
         """
-        assert self._is_bert
-        return ((match[0], match.start()) for match in artefacts.BERT_CHUNKS.finditer(sentence))
-
-    def chunk_size(self, chunk: str) -> int:
-        """The number of tokens of one of `chunks`."""
-        return self._chunks.size(chunk)
+        assert self._is_bert and isinstance(self._chunks, ChunkEncoder)
+        for match in artefacts.BERT_CHUNKS.finditer(sentence):
+            yield match[0], match.start(), self._chunks.size(match[0])
 
     def offsets(self, sentence: str, bare: bool = True) -> np.ndarray:
         """The span of each token in the sentence, as [first character, one past the last]: int64 [tokens, 2].
