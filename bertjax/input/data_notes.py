@@ -43,7 +43,7 @@ def masking_notes(split: SplitView, tokenizer: Tokenizer, stages: Sequence[DataC
     """A line if masking of words masks single characters, in text of a script without spaces between words."""
     units = {stage.masking: member(UNITS, "masking", stage.masking).make(stage) for stage in stages}
     names = [name for name, unit in units.items() if unit.needs_words and unit.plane == WORDS and not unit.needs_plane]
-    if not names or split.has_words:
+    if not names or split.has_plane(WORDS):
         return []
     share = _unspaced_share(split, tokenizer)
     if share < _LEAST_UNSPACED:

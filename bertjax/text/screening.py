@@ -60,7 +60,10 @@ class Screen:
         is_kept = has_earlier_piece = False
         for document, drawn in documents:
             if not document.is_continuation:
-                verdict = self._verdict(document.text)
+                if self._verdicts is None:
+                    verdict = judge(self._filters, document.text)
+                else:
+                    verdict = int(self._verdicts[self.documents])
                 is_kept = not verdict
                 self.documents += 1
                 if verdict:
@@ -76,11 +79,6 @@ class Screen:
     def to_json(self) -> dict[str, Any]:
         """The counts."""
         return {"documents": self.documents, "left_out": dict(self.left_out)}
-
-    def _verdict(self, text: str) -> int:
-        if self._verdicts is None:
-            return judge(self._filters, text)
-        return int(self._verdicts[self.documents])
 
 
 def screening_counts(units: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

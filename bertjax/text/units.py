@@ -114,7 +114,7 @@ def find_units(written: str, lowercase: bool, digest: str = "") -> FindUnits:
             f"data.units={written!r}: {named} was changed while text was prepared; run the command again when nothing "
             "writes to it"
         )
-    return _unit_list(content, f"data.units={written!r}", lowercase)
+    return _cached_list(content, f"data.units={written!r}", lowercase)
 
 
 class UnitMarker:
@@ -166,11 +166,6 @@ class UnitMarker:
             self.counts[name] += 1
 
 
-@lru_cache(maxsize=1)
-def _unit_list(content: bytes, origin: str, lowercase: bool) -> FindUnits:
-    return _UnitList(content, origin, lowercase)
-
-
 class _UnitList:
     """The units of a file; of one kind, the longest unit that begins at a word is found, and none inside it."""
 
@@ -217,6 +212,9 @@ class _UnitList:
         """The words and single characters of a text, with their begins and ends."""
         cut = ((match[0], *match.span()) for match in _ATOM.finditer(text))
         return [(atom.lower() if self._lowercase else atom, begin, end) for atom, begin, end in cut]
+
+
+_cached_list = lru_cache(maxsize=1)(_UnitList)
 
 
 def _content(written: str) -> bytes:

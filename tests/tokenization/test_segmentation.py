@@ -75,7 +75,7 @@ def test_real_chinese_is_hidden_in_whole_words(real_data, tmp_path):
     store = TokenStore.open(prepare(data))
     store.verify()
     view = store.split("train")
-    assert view.has_words and store.manifest["planes"] == {"continues": "|b1"}
+    assert view.has_plane("continues") and store.manifest["planes"] == {"continues": "|b1"}
     starts = np.asarray(view.sentence_offsets[:-1])
     lengths = np.diff(view.sentence_offsets)
     words = np.split(view.tokens(starts, lengths), np.flatnonzero(~view.continues(starts, lengths))[1:])

@@ -172,7 +172,10 @@ def find_files(source: Source, exclude: Sequence[str] = (), *, check: bool = Tru
     for name in dict.fromkeys(file.kind for file in files if kind.read is None or kind.find is None):
         if needs := KINDS[name].needs:
             path = next(file.path for file in files if file.kind == name)
-            _require(*needs, path)
+            try:
+                require_package(*needs, path)
+            except ModuleNotFoundError:
+                raise ValueError(f"{path}: reading it requires {needs[0]}; pip install {needs[1]}") from None
     if check:
         checks = [(KINDS[file.kind].check, file) for file in files]
         with ThreadPoolExecutor(_REQUESTS if any(is_remote(file.path) for file in files) else 1) as threads:
@@ -193,13 +196,6 @@ def _reason_to_skip(file: SourceFile, kind: SourceKind) -> str:
     if KINDS[file.kind].takes_encoding or kind.read is None:
         return "empty file" if not file.members and file.size == 0 else ""
     return ""
-
-
-def _require(module: str, install: str, path: str) -> None:
-    try:
-        require_package(module, install, path)
-    except ModuleNotFoundError:
-        raise ValueError(f"{path}: reading it requires {module}; pip install {install}") from None
 
 
 def _matching_files(source: Source, exclude: Sequence[str]) -> tuple[list[SourceFile], list[str]]:

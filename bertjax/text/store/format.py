@@ -299,11 +299,6 @@ class SplitView:
         """
         return self._gather([piece.shard.tokens for piece in self._pieces], starts, lengths)
 
-    @property
-    def has_words(self) -> bool:
-        """Whether a segmenter or units marked words in the store."""
-        return self.has_plane("continues")
-
     def has_plane(self, plane: str) -> bool:
         """Whether the split has this plane."""
         return all(plane in shard.present for shard in self._shards)

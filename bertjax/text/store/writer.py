@@ -292,8 +292,8 @@ def _totals(shards: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _sum_of_counts(shards: Sequence[Mapping[str, Any]]) -> np.ndarray | None:
-    """How often each id occurs, int64 [vocab_size]; None without shards, or for records of an earlier version."""
-    if not shards or any("counts" not in shard for shard in shards):
+    """How often each id occurs, int64 [vocab_size]; None without shards."""
+    if not shards:
         return None
     packed = (np.frombuffer(zlib.decompress(base64.b64decode(shard["counts"])), OFFSET_DTYPE) for shard in shards)
     total = next(packed).astype(np.int64)
