@@ -85,8 +85,8 @@ class Windows:
         epoch, place = divmod(number, self.count)
         order = self._order(epoch)
         tokens = self._tokens[order.document]
-        window_of = (np.cumsum(tokens) - tokens) * self.count // tokens.sum()
-        chosen = np.flatnonzero(window_of == place)
+        window_numbers = (np.cumsum(tokens) - tokens) * self.count // tokens.sum()
+        chosen = np.flatnonzero(window_numbers == place)
         parts, inverse = np.unique(order.document[chosen], return_inverse=True)
         assert isinstance(self.split, SplitView)
         text = self.split.select([self._parts[part] for part in parts.tolist()])

@@ -31,7 +31,7 @@ class EvaluationTexts:
     texts: int
     ids: np.ndarray  # uint32 [tokens]
     segment_lengths: np.ndarray  # int64 [segments], in tokens
-    text_of: np.ndarray  # int64 [segments], ascending: the text of each segment
+    text_numbers: np.ndarray  # int64 [segments], ascending: the text of each segment
 
 
 def held_out_texts(split: SplitView, name: str, most_tokens: int = MOST_TOKENS) -> EvaluationTexts:
@@ -62,11 +62,11 @@ def file_texts(path: str, tokenizer: Tokenizer, most_tokens: int = MOST_TOKENS) 
         segments = [segment for line in lines for segment in line]
         # Most sentences of the training text do not begin a document.
         ids, lengths = tokenizer.encode_running(segments, [False] * len(segments))
-        text_of = np.repeat(np.arange(number, number + len(lines)), [len(line) for line in lines])
+        text_numbers = np.repeat(np.arange(number, number + len(lines)), [len(line) for line in lines])
         number += len(lines)
-        drawn = _sampled((ids, lengths, text_of), share)
-        ids, lengths, text_of = (np.concatenate(both) for both in zip(sample, drawn, strict=True))
-        sample = ids, lengths, text_of
+        drawn = _sampled((ids, lengths, text_numbers), share)
+        ids, lengths, text_numbers = (np.concatenate(both) for both in zip(sample, drawn, strict=True))
+        sample = ids, lengths, text_numbers
         while len(sample[0]) > most_tokens:
             share /= 2
             sample = _sampled(sample, share)
@@ -82,9 +82,9 @@ _NOTHING: _Parts = (np.zeros(0, np.uint32), np.zeros(0, np.int64), np.zeros(0, n
 
 def _sampled(parts: _Parts, share: float) -> _Parts:
     """Draw the segments of a random share of the texts; a smaller share is a subset of a larger one."""
-    ids, lengths, text_of = parts
-    is_drawn = _draw(text_of) < share
-    return ids[np.repeat(is_drawn, lengths)], lengths[is_drawn], text_of[is_drawn]
+    ids, lengths, text_numbers = parts
+    is_drawn = _draw(text_numbers) < share
+    return ids[np.repeat(is_drawn, lengths)], lengths[is_drawn], text_numbers[is_drawn]
 
 
 def _draw(numbers: np.ndarray) -> np.ndarray:

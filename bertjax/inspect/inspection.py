@@ -110,7 +110,7 @@ def _worst(overlap: Overlap, tokenizer: Tokenizer) -> Iterator[tuple[str, float,
     texts = overlap.texts
     ends = np.cumsum(texts.segment_lengths)
     for number, share in overlap.by_measure[0].worst:
-        segments = np.flatnonzero(texts.text_of == number)
+        segments = np.flatnonzero(texts.text_numbers == number)
         ids = texts.ids[ends[segments[0]] - texts.segment_lengths[segments[0]] : ends[segments[-1]]]
         yield texts.name, share, _spelled(ids, len(ids), tokenizer)
 

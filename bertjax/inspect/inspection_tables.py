@@ -74,10 +74,10 @@ def words_table(inspection: Inspection) -> Table:
 
 def _unknown(words: Words) -> tuple[tuple[str, str, str], ...]:
     """Rows on text that no pieces spell, in the order of the tokenizer's rules."""
-    of_words = f"{percent(words.unknown, words.words, 3)} of words"
-    rows = [("words outside the vocabulary: [UNK]", f"{words.unknown:,}", of_words)]
+    share_text = f"{percent(words.unknown, words.words, 3)} of words"
+    rows = [("words outside the vocabulary: [UNK]", f"{words.unknown:,}", share_text)]
     if words.unknown_are == "characters":
-        rows = [("unknown characters, alone in their words: [UNK]", f"{words.unknown:,}", of_words)]
+        rows = [("unknown characters, alone in their words: [UNK]", f"{words.unknown:,}", share_text)]
     if words.entities is not None:
         share = f"{percent(words.entities, words.tokens, 3)} of tokens"
         rows.insert(0, ("tokens of the entity map, spelled so or mapped", f"{words.entities:,}", share))

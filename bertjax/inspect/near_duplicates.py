@@ -217,7 +217,7 @@ class NGrams:
 
     def __init__(self, n: int, vocab_size: int) -> None:
         self.n = n
-        self._of_token = hash64(derive_key("n-gram token"), np.arange(vocab_size))
+        self._token_hashes = hash64(derive_key("n-gram token"), np.arange(vocab_size))
         self._factors = hash64(derive_key("n-gram place"), np.arange(n)) | np.uint64(1)
 
     def __call__(self, ids: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -229,7 +229,7 @@ class NGrams:
         windows = len(ids) - (self.n - 1)
         if windows <= 0:
             return np.zeros(0, np.uint64), counts
-        tokens = self._of_token[ids]
+        tokens = self._token_hashes[ids]
         hashes = tokens[:windows] * self._factors[0]
         for number in range(1, self.n):
             hashes += tokens[number : number + windows] * self._factors[number]

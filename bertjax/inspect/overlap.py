@@ -66,8 +66,8 @@ def find_overlaps(
             index.mark(runs(stretch.ids, stretch.lengths)[0])
             count(len(stretch.ids))
         for results, texts, (hashes, counts) in zip(by_measure, evaluations, evaluation_runs, strict=True):
-            text_of = np.repeat(texts.text_of, counts)
-            results.append(_by_text(measure, text_of, index.is_marked(hashes), texts.texts, examples))
+            text_numbers = np.repeat(texts.text_numbers, counts)
+            results.append(_by_text(measure, text_numbers, index.is_marked(hashes), texts.texts, examples))
     return tuple(Overlap(texts, tuple(results)) for texts, results in zip(evaluations, by_measure, strict=True))
 
 
@@ -95,9 +95,11 @@ class RunIndex:
         return self._met[np.searchsorted(self._sorted, hashes)]
 
 
-def _by_text(measure: Measure, text_of: np.ndarray, is_seen: np.ndarray, texts: int, examples: int) -> Contaminated:
-    runs = np.bincount(text_of, minlength=texts)
-    seen = np.bincount(text_of[is_seen], minlength=texts)
+def _by_text(
+    measure: Measure, text_numbers: np.ndarray, is_seen: np.ndarray, texts: int, examples: int
+) -> Contaminated:
+    runs = np.bincount(text_numbers, minlength=texts)
+    seen = np.bincount(text_numbers[is_seen], minlength=texts)
     is_flagged = (seen > 0) & (seen >= measure.least_share * runs)
     share = np.where(is_flagged, seen / np.maximum(runs, 1), 0.0)
     worst = np.lexsort((-seen, -share))[:examples]

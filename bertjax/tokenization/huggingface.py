@@ -46,7 +46,7 @@ _FROM_FILE_KEYS = {
 }
 _BERT = ("BertTokenizer", "BertTokenizerFast")
 _BERT_KEYS = {"do_lower_case", "strip_accents", "tokenizer_class", "model_max_length", "name_or_path"}
-_OF_SYMBOLS = {"EsmTokenizer": symbols.read_esm_vocabulary}  # classes that run in Python, as artefacts
+_SYMBOL_READERS = {"EsmTokenizer": symbols.read_esm_vocabulary}  # classes that run in Python, as artefacts
 _BYTES_LEFT_OUT = "spm.model"  # DebertaV2Tokenizer's
 _INSTALL = "pip install 'bertjax[hf]'"
 
@@ -77,7 +77,7 @@ def read_folder(folder: Path, model_type: str = "") -> Tokenizer:
         wordpiece.require_distinct(wordpiece.read_tokens(path), f"vocabulary {path}")
         if read_whole(path).startswith(codecs.BOM_UTF8):
             raise ValueError(f"vocabulary {path}: it begins with a byte order mark (BOM); save it as UTF-8 without one")
-    read_symbols = _OF_SYMBOLS.get(str(config.get("tokenizer_class")))  # the file may have any value there
+    read_symbols = _SYMBOL_READERS.get(str(config.get("tokenizer_class")))  # the file may have any value there
     if read_symbols and (folder / wordpiece.VOCABULARY_FILE).is_file():
         return read_symbols(wordpiece.read_tokens(folder / wordpiece.VOCABULARY_FILE), origin)
     if importlib.util.find_spec("transformers") is None:

@@ -19,10 +19,10 @@ from bertjax.tokenization.tokenizer import TextRules, Tokenizer, with_roles
 from bertjax.tokenization.tokenizer_kind import TokenizerKind
 
 SPECIAL_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
-_OF_ESM = {"cls": "<cls>", "pad": "<pad>", "sep": "<eos>", "unk": "<unk>", "mask": "<mask>"}
+_ESM_TOKENS = {"cls": "<cls>", "pad": "<pad>", "sep": "<eos>", "unk": "<unk>", "mask": "<mask>"}
 # Name -> the vocabulary in order, with its special tokens.
 ALPHABETS: dict[str, tuple[Sequence[str], Mapping[str, str]]] = {
-    "esm2": (("<cls>", "<pad>", "<eos>", "<unk>", *"LAGVSERTIDPKQNFYMHWCXBUZO.-", "<null_1>", "<mask>"), _OF_ESM),
+    "esm2": (("<cls>", "<pad>", "<eos>", "<unk>", *"LAGVSERTIDPKQNFYMHWCXBUZO.-", "<null_1>", "<mask>"), _ESM_TOKENS),
     "dna": ((*SPECIAL_TOKENS.values(), *"ACGTN"), SPECIAL_TOKENS),
     "rna": ((*SPECIAL_TOKENS.values(), *"ACGUN"), SPECIAL_TOKENS),
 }
@@ -250,9 +250,9 @@ def read_esm_vocabulary(tokens: Sequence[str], origin: str) -> Tokenizer:
 
     Raises ValueError for other special tokens than ESM's, and for tokens of several letters.
     """
-    wrong = [name for name in _OF_ESM.values() if name not in tokens]
+    wrong = [name for name in _ESM_TOKENS.values() if name not in tokens]
     wrong += [token for token in tokens if len(token) > 1 and not (token[0] == "<" and token[-1] == ">")]
     if wrong:
         raise ValueError(f"{origin}: EsmTokenizer with {wrong[0]!r} missing or of several letters is unsupported")
     listed = "".join(f"\\x{{{ord(token):X}}}" for token in tokens if len(token) == 1)
-    return make_symbols(tokens, _OF_ESM, f"[{listed}]|[^{listed}]+", origin)
+    return make_symbols(tokens, _ESM_TOKENS, f"[{listed}]|[^{listed}]+", origin)

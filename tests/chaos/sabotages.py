@@ -430,8 +430,8 @@ SABOTAGES = (
     ),
     Sabotage(
         "input/windows.py",
-        "np.flatnonzero(window_of == place)",
-        "np.flatnonzero(window_of <= place)",
+        "np.flatnonzero(window_numbers == place)",
+        "np.flatnonzero(window_numbers <= place)",
         "input/test_windows.py",
     ),
     Sabotage(

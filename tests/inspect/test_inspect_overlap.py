@@ -135,7 +135,7 @@ def segments_of(texts):
     ends = np.cumsum(texts.segment_lengths)
     parts = [texts.ids[b - n : b].tolist() for b, n in zip(ends, texts.segment_lengths, strict=True)]
     found = [[] for _ in range(texts.texts)]
-    for text, part in zip(texts.text_of.tolist(), parts, strict=True):
+    for text, part in zip(texts.text_numbers.tolist(), parts, strict=True):
         found[text].append(" ".join(TOKENIZER.tokens[n] for n in part))
     return found
 

@@ -55,7 +55,7 @@ class Words:
         return np.diff(self.starts)
 
     @cached_property
-    def of_candidate(self) -> np.ndarray:
+    def candidate_words(self) -> np.ndarray:
         """int64 [candidates]: the word of each."""
         return np.repeat(np.arange(len(self.sizes)), self.sizes)
 
@@ -211,7 +211,7 @@ class Spans(WordUnit):
         for rows, number in _in_random_order(words.available, keys, remaining):
             is_free = ~is_chosen[words.first_candidate[rows] + number]
             rows, number = rows[is_free], number[is_free]
-            word = words.of_candidate[words.first_candidate[rows] + number]
+            word = words.candidate_words[words.first_candidate[rows] + number]
             drawn = uniform(hash64(length_keys[rows], number)) * edges[-1]
             size = np.minimum(1 + np.searchsorted(edges, drawn, side="right"), self.longest)
             begin = words.starts[word]

@@ -211,9 +211,9 @@ class SplitView:
         if (cached := self._cuts.get((most_tokens, least))) is not None:
             return cached
         homes = self._sources or [0] * len(self._shards)
-        shards_of, parts = Counter(homes), []
+        shard_counts, parts = Counter(homes), []
         for number, (shard, home) in enumerate(zip(self._shards, homes, strict=True)):
-            count = max(-(-shard.num_tokens // most_tokens), -(-least // shards_of[home]))
+            count = max(-(-shard.num_tokens // most_tokens), -(-least // shard_counts[home]))
             count = max(min(count, shard.num_documents), 1)
             parts += [shard.part(number, n, count, home) for n in range(count)]
         self._cuts[most_tokens, least] = parts
@@ -266,18 +266,18 @@ class SplitView:
 
         Raises ValueError if the store does not record sources.
         """
-        return _bases(self._of_sources([piece.num_documents for piece in self._pieces]))
+        return _bases(self._sum_by_source([piece.num_documents for piece in self._pieces]))
 
     @cached_property
     def source_tokens(self) -> np.ndarray:
         """int64 [sources]: the tokens of each source. Raises ValueError if the store does not record sources."""
-        return self._of_sources([piece.num_tokens for piece in self._pieces])
+        return self._sum_by_source([piece.num_tokens for piece in self._pieces])
 
     def select_sources(self, *sources: int) -> SplitView:
         """The documents of some sources. Raises ValueError if the store does not record sources."""
         return SplitView([shard for shard, home in zip(self._shards, self._homes(), strict=True) if home in sources])
 
-    def _of_sources(self, amounts: Sequence[int]) -> np.ndarray:
+    def _sum_by_source(self, amounts: Sequence[int]) -> np.ndarray:
         """The sum of the pieces' amounts for each source."""
         homes, held = self._homes(), np.zeros(self.num_sources, np.int64)
         np.add.at(held, [homes[piece.number] for piece in self._pieces], amounts)

@@ -117,8 +117,8 @@ class ShardWriter:
         groups: np.ndarray | None = None,
     ) -> None:
         """Write the ends of all documents except the last, which may continue."""
-        document_of = np.cumsum(~is_continuation)  # 0 is the document that may continue
-        lengths = np.bincount(document_of, weights=part_lengths, minlength=1).astype(np.int64)
+        part_documents = np.cumsum(~is_continuation)  # 0 is the document that may continue
+        lengths = np.bincount(part_documents, weights=part_lengths, minlength=1).astype(np.int64)
         lengths[0] += self._unended
         ends = self._sentences - self._unended + np.cumsum(lengths)
         ended = ends[:-1][lengths[:-1] > 0]
@@ -126,9 +126,9 @@ class ShardWriter:
         self._documents += len(ended)
         if GROUPS in self._files:
             new = np.zeros(1, GROUP_DTYPE) if groups is None else groups[~is_continuation]  # None: at the end
-            of_documents = np.concatenate([self._group, new.astype(GROUP_DTYPE)])
-            self._files[GROUPS].write(of_documents[: len(lengths) - 1][lengths[:-1] > 0])
-            self._group = of_documents[-1:]
+            document_groups = np.concatenate([self._group, new.astype(GROUP_DTYPE)])
+            self._files[GROUPS].write(document_groups[: len(lengths) - 1][lengths[:-1] > 0])
+            self._group = document_groups[-1:]
         if is_of_same_work is not None:
             self._divided = True
             new_work = np.cumsum(~is_of_same_work & ~is_continuation)[~is_continuation]
