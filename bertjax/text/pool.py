@@ -26,6 +26,21 @@ LOOK_SECONDS = 5.0  # between two checks of the workers' states
 LOOKS = 9  # in a row with a stopped worker until it counts as lost; one alone may follow Ctrl-Z and `fg`
 
 
+class Runner(Protocol):
+    """Applies a function to units: in processes, or on a cluster."""
+
+    def __call__(
+        self, function: Callable[[Unit], Result], units: Collection[Unit], what: str
+    ) -> Iterator[tuple[Unit, Result]]:
+        """Yield (unit, function(unit)) once for every unit, in any order; units are iterated over once, when needed.
+
+        `function` must be a module-level function or a partial of one, may be called more than once for a unit, and
+        returns JSON values. `what` names the work in messages. Raises ValueError like `function`, and RuntimeError
+        naming files or folders for other failures.
+        """
+        ...
+
+
 class StoppedWorker(RuntimeError):
     """A worker process is stopped, so its units will never finish; the same command continues from there."""
 
@@ -135,18 +150,3 @@ def _end_with_parent() -> None:
     assert parent is not None
     parent.join()
     os._exit(1)
-
-
-class Runner(Protocol):
-    """Applies a function to units: in processes, or on a cluster."""
-
-    def __call__(
-        self, function: Callable[[Unit], Result], units: Collection[Unit], what: str
-    ) -> Iterator[tuple[Unit, Result]]:
-        """Yield (unit, function(unit)) once for every unit, in any order; units are iterated over once, when needed.
-
-        `function` must be a module-level function or a partial of one, may be called more than once for a unit, and
-        returns JSON values. `what` names the work in messages. Raises ValueError like `function`, and RuntimeError
-        naming files or folders for other failures.
-        """
-        ...

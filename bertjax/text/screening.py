@@ -31,6 +31,7 @@ from bertjax.text.sources.registry import read_documents
 
 _AT_ONCE = 1 << 26  # documents whose values are compared at once: 3 GB of memory
 _VALUE_BYTES = 8
+_DONE = "unit-verdicts.json"
 
 Drawn = tuple[Document, tuple[float, float]]
 
@@ -161,9 +162,6 @@ def read_comparison(unit: Unit, inputs: str, folder: AnyPath) -> dict[str, Any] 
 def has_verdicts(inputs: str, folder: AnyPath) -> bool:
     """Whether the final verdicts on all units are there."""
     return read_record(folder / _DONE, ComparisonRecord, inputs) is not None
-
-
-_DONE = "unit-verdicts.json"
 
 
 def write_verdicts(
