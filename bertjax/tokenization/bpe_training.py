@@ -21,8 +21,12 @@ from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import MAX_WORD_CHARACTERS
 
 MIN_PAIR_COUNT = 2
+ALPHABET_COVERAGE = 0.9999  # of the characters; words with other characters become [UNK]
+LARGEST_ALPHABET = 0.25  # of the vocabulary, at most
+SMALL_ALPHABET = 64  # characters that any vocabulary may have
 
 _REPORTED_PIECES = 500
+_HEADER = "#version: 0.2"
 
 
 class Merger:
@@ -107,11 +111,6 @@ class Merger:
 
 def _pairs(word: str) -> Iterator[str]:
     return map(operator.add, word, word[1:])
-
-
-ALPHABET_COVERAGE = 0.9999  # of the characters; words with other characters become [UNK]
-LARGEST_ALPHABET = 0.25  # of the vocabulary, at most
-SMALL_ALPHABET = 64  # characters that any vocabulary may have
 
 
 def count_words(texts: Iterable[str], rules: TextRules) -> Counter[str]:
@@ -201,9 +200,6 @@ def _largest_alphabet(word_counts: Mapping[str, int], ranked: list[str], most: i
         for piece in _split(word):
             needed[piece] = min(rank, needed.get(piece, rank))
     return ranked[: sorted([*needed.values(), len(ranked)])[min(most, len(needed))]]
-
-
-_HEADER = "#version: 0.2"
 
 
 def train_byte_level(

@@ -21,71 +21,6 @@ from bertjax.storage.files import read_whole
 from bertjax.tokenization.artefact import WORD, is_valid_charsmap
 from bertjax.tokenization.tokenizer import ROLES, TextRules, Tokenizer, refuse_bare_start, with_roles
 
-_PACKAGE = "bertjax.sentencepiece"
-_LONGEST_PIECE = 512  # characters; sentencepiece trains 16 at most by default
-_FIELDS = {
-    "Piece": (("piece", 1, "STRING", ""), ("score", 2, "FLOAT", "0"), ("type", 3, "INT32", "1")),
-    "TrainerSpec": (
-        ("model_type", 3, "INT32", "1"),
-        ("treat_whitespace_as_suffix", 24, "BOOL", "false"),
-        ("byte_fallback", 35, "BOOL", "false"),
-    ),
-    "NormalizerSpec": (
-        ("precompiled_charsmap", 2, "BYTES", ""),
-        ("add_dummy_prefix", 3, "BOOL", "true"),
-        ("remove_extra_whitespaces", 4, "BOOL", "true"),
-        ("escape_whitespaces", 5, "BOOL", "true"),
-    ),
-}
-_PARTS = (("pieces", 1, "Piece"), ("trainer_spec", 2, "TrainerSpec"), ("normalizer_spec", 3, "NormalizerSpec"))
-
-
-def read_model(content: bytes, origin: str) -> Any:
-    """Parse a model file into its protobuf message. Raises ValueError if it is invalid; `origin` names it."""
-    from google.protobuf.message import DecodeError
-
-    message = _message_class()()
-    try:
-        message.ParseFromString(content)
-    except DecodeError as error:
-        raise ValueError(f"{origin} cannot be read: {error}; is it a .model file of sentencepiece?") from None
-    for number, piece in enumerate(message.pieces):
-        # Invalid UTF-8 comes back as bytes. The length is bounded because merges are found by every cut of a piece.
-        if not isinstance(piece.piece, str) or len(piece.piece) > _LONGEST_PIECE or not math.isfinite(piece.score):
-            raise ValueError(
-                f"{origin}: piece {number} is {piece.piece[:40]!r} of score {piece.score}; a piece is UTF-8 of at most "
-                f"{_LONGEST_PIECE} characters with a finite score; get the file again"
-            )
-    return message
-
-
-@cache
-def _message_class() -> Any:
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-
-    kinds = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="bertjax_sentencepiece.proto", package=_PACKAGE, syntax="proto2")
-    for name, fields in _FIELDS.items():
-        message = file.message_type.add(name=name)
-        for field, number, kind, default in fields:
-            message.field.add(
-                name=field,
-                number=number,
-                type=getattr(kinds, f"TYPE_{kind}"),
-                label=kinds.LABEL_OPTIONAL,
-                default_value=default,
-            )
-    model = file.message_type.add(name="Model")
-    for field, number, name in _PARTS:
-        label = kinds.LABEL_REPEATED if field == "pieces" else kinds.LABEL_OPTIONAL
-        model.field.add(
-            name=field, number=number, type=kinds.TYPE_MESSAGE, label=label, type_name=f".{_PACKAGE}.{name}"
-        )
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.Model"))
-
-
 VOCABULARY_FILE = "spiece.model"
 
 # ALBERT's names, then those of models with RoBERTa's.
@@ -99,6 +34,7 @@ _NAMES = {
 _UNIGRAM, _BPE = 1, 2  # types of models
 _NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4  # types of pieces, as numbered in sentencepiece_model.proto
 _NEVER_IN_TEXT = (2, 3, 5)  # unknown, control and unused pieces
+_LONGEST_PIECE = 512  # characters; sentencepiece trains 16 at most by default
 
 
 class SentencePiece(Tokenizer):
@@ -220,3 +156,68 @@ def normalizer(rules: TextRules, table: bytes = b"") -> normalizers.Normalizer:
     if table:
         steps += [normalizers.Precompiled(table), normalizers.NFC()]
     return normalizers.Sequence(steps)
+
+
+# The parts of sentencepiece_model.proto that are read: name, number, type and default of each field.
+_PACKAGE = "bertjax.sentencepiece"
+_FIELDS = {
+    "Piece": (("piece", 1, "STRING", ""), ("score", 2, "FLOAT", "0"), ("type", 3, "INT32", "1")),
+    "TrainerSpec": (
+        ("model_type", 3, "INT32", "1"),
+        ("treat_whitespace_as_suffix", 24, "BOOL", "false"),
+        ("byte_fallback", 35, "BOOL", "false"),
+    ),
+    "NormalizerSpec": (
+        ("precompiled_charsmap", 2, "BYTES", ""),
+        ("add_dummy_prefix", 3, "BOOL", "true"),
+        ("remove_extra_whitespaces", 4, "BOOL", "true"),
+        ("escape_whitespaces", 5, "BOOL", "true"),
+    ),
+}
+_PARTS = (("pieces", 1, "Piece"), ("trainer_spec", 2, "TrainerSpec"), ("normalizer_spec", 3, "NormalizerSpec"))
+
+
+def read_model(content: bytes, origin: str) -> Any:
+    """Parse a model file into its protobuf message. Raises ValueError if it is invalid; `origin` names it."""
+    from google.protobuf.message import DecodeError
+
+    message = _message_class()()
+    try:
+        message.ParseFromString(content)
+    except DecodeError as error:
+        raise ValueError(f"{origin} cannot be read: {error}; is it a .model file of sentencepiece?") from None
+    for number, piece in enumerate(message.pieces):
+        # Invalid UTF-8 comes back as bytes. The length is bounded because merges are found by every cut of a piece.
+        if not isinstance(piece.piece, str) or len(piece.piece) > _LONGEST_PIECE or not math.isfinite(piece.score):
+            raise ValueError(
+                f"{origin}: piece {number} is {piece.piece[:40]!r} of score {piece.score}; a piece is UTF-8 of at most "
+                f"{_LONGEST_PIECE} characters with a finite score; get the file again"
+            )
+    return message
+
+
+@cache
+def _message_class() -> Any:
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    kinds = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="bertjax_sentencepiece.proto", package=_PACKAGE, syntax="proto2")
+    for name, fields in _FIELDS.items():
+        message = file.message_type.add(name=name)
+        for field, number, kind, default in fields:
+            message.field.add(
+                name=field,
+                number=number,
+                type=getattr(kinds, f"TYPE_{kind}"),
+                label=kinds.LABEL_OPTIONAL,
+                default_value=default,
+            )
+    model = file.message_type.add(name="Model")
+    for field, number, name in _PARTS:
+        label = kinds.LABEL_REPEATED if field == "pieces" else kinds.LABEL_OPTIONAL
+        model.field.add(
+            name=field, number=number, type=kinds.TYPE_MESSAGE, label=label, type_name=f".{_PACKAGE}.{name}"
+        )
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.Model"))

@@ -18,6 +18,11 @@ from bertjax.tokenization.tokenizer_kind import TokenizerKind
 from bertjax.tokenization.wordpiece import WordPiece
 
 TRAINER_VERSION = 3  # of counting and training; a change makes other vocabularies
+CHARACTER_COVERAGE = 0.9999
+
+_THREADS = 8  # sums are per thread, so another number would change the last bits
+_LONGEST_WORD = 4192  # bytes; the library's own limit for a line
+_SCORE_STEP = 2.0**-10
 
 
 def count_for(written: str, texts: Iterable[str], rules: TextRules) -> Counter[str]:
@@ -103,13 +108,6 @@ def smoothed(source_counts: Iterable[Counter[str]], temperature: float) -> Count
         scale = power / sum(powers) * sum(sizes) / size
         joined.update({word: scaled for word, count in counts.items() if (scaled := round(count * scale))})
     return joined
-
-
-CHARACTER_COVERAGE = 0.9999
-
-_THREADS = 8  # sums are per thread, so another number would change the last bits
-_LONGEST_WORD = 4192  # bytes; the library's own limit for a line
-_SCORE_STEP = 2.0**-10
 
 
 def train_sentencepiece(
