@@ -216,7 +216,12 @@ ROWS: list[tuple[list[str], list[str]]] = [
     (["evaluate", "run", "--fast"], ["evaluate does not take --fast"]),
     (["fill-mask", "run", "no mask"], ["'no mask' has no [MASK]; write [MASK] in place of a word"]),
     (["fill-mask", "run", "a [MASK]", "--top", "0"], ["top=0: give 1 to"]),
-    (["fill-mask", "run", "a [MASK]", "--column", "text"], ["--field requires --file"]),
+    (["fill-mask", "run", "a [MASK]", "--column", "text"], ["--column text without --file"]),
+    (
+        ["fill-mask", "run", "--checkpoints", "--file", "x.txt"],
+        ["--checkpoints with --file x.txt", "sentences as TEXT"],
+    ),
+    (["tokenize", "run", "a text", "--column", "text"], ["--column text without --file"]),
     (["fill-mask", "run", "a [MASK]" + " word" * 200], ["the model was trained on rows of 64", "shorten it"]),
     (
         ["fill-mask", "run", "--correct", "--evaluate", "x.tsv", "--top", "2"],

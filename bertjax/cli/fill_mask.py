@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from bertjax.cli import correct
-from bertjax.cli.model_source import add_source, add_texts, input_texts, one_or_two
+from bertjax.cli.model_source import add_source, add_texts, input_texts, one_or_two, require_text_or_file
 from bertjax.cli.verb import Verb, require_unused
 
 _TOP, _TOP_OF_CHECKPOINT = 5, 3  # predictions of each [MASK]; a checkpoint is one line
@@ -37,10 +37,9 @@ def run(arguments: argparse.Namespace) -> int:
     require_unused(arguments, correct.OPTIONS, "--correct")
     if arguments.correct:
         raise ValueError("--checkpoints with --correct: give one of them")
-    if bool(arguments.text) == bool(arguments.file):
-        raise ValueError("give either TEXT or --file FILE, with [MASK] in place of a word")
-    if not arguments.file:
-        require_unused(arguments, ("field",), "--file")
+    require_text_or_file(arguments, ", with [MASK] in place of a word")
+    if arguments.checkpoints and arguments.file:
+        raise ValueError(f"--checkpoints with --file {arguments.file}: give one or two sentences as TEXT instead")
     if arguments.checkpoints:
         return _print_checkpoints(arguments)
     from bertjax.loaded import open_model

@@ -58,8 +58,20 @@ def require_texts(arguments: argparse.Namespace, instead: str, file: str = "FILE
     if len(names) != 1:
         called = " and ".join({"text": "TEXT"}.get(name, f"--{name}") for name in names) or "nothing"
         raise ValueError(f"{called} given: give one of TEXT, --file FILE and --{instead} {file}")
+    _require_file(arguments)
+
+
+def require_text_or_file(arguments: argparse.Namespace, hint: str = "") -> None:
+    """Raise ValueError unless exactly one of TEXT and `--file` is given; `hint` ends the message."""
+    if bool(arguments.text) == bool(arguments.file):
+        raise ValueError(f"give either TEXT or --file FILE{hint}")
+    _require_file(arguments)
+
+
+def _require_file(arguments: argparse.Namespace) -> None:
+    """Raise ValueError for `--column` without `--file`."""
     if arguments.field and not arguments.file:
-        raise ValueError(f"--field {arguments.field} without --file: it names the column or field of a file's text")
+        raise ValueError(f"--column {arguments.field} without --file: it names the column or field of a file's text")
 
 
 def input_texts(arguments: argparse.Namespace) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from bertjax.cli.model_source import add_texts, input_texts
+from bertjax.cli.model_source import add_texts, input_texts, require_text_or_file
 from bertjax.cli.verb import Verb
 
 
@@ -22,8 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the tokens, ids and number of tokens of each text."""
     from bertjax.pipeline.tokens import open_tokenizer
 
-    if bool(arguments.text) == bool(arguments.file):
-        raise ValueError("give either TEXT or --file FILE")
+    require_text_or_file(arguments)
     tokenizer = open_tokenizer(arguments.vocabulary, cased=arguments.cased)
     for text in input_texts(arguments):
         ids = tokenizer.encode([text])[0].tolist()

@@ -315,7 +315,7 @@ def test_the_verb_measures_pairs(run: Path, tmp_path: Path, capsys: pytest.Captu
     [
         ([], "nothing given: give one of TEXT, --file FILE and --evaluate FILE.tsv"),
         (["a", "--file", "b"], "TEXT and --file given"),
-        (["a", "--field", "f"], "--field f without --file"),
+        (["a", "--field", "f"], "--column f without --file"),
         (
             ["one\ntwo", "--output", "lines.txt"],
             "'one\\ntwo' has more than one line, and lines.txt has one text",

@@ -220,7 +220,7 @@ def test_the_verb_prints_scores_and_accuracies(
     ("words", "message"),
     [
         (["RUN", "a", "--pairs", "x.jsonl"], "TEXT and --pairs given"),
-        (["RUN", "a", "--field", "text"], "--field text without --file"),
+        (["RUN", "a", "--field", "text"], "--column text without --file"),
         (["RUN", "a", "--output", "x.csv"], "--output x.csv: unsupported format '.csv'; use .jsonl"),
         (["RUN", "--pairs", "nowhere.jsonl"], "nowhere.jsonl: no such file"),
         (["RUN", "--file", os.devnull], f"--file {os.devnull}: it has no text; give a file with some"),
