@@ -149,8 +149,8 @@ class TextEncoder:
         """The embedding of each text, in order, as soon as a window of texts is through.
 
         `done` receives the number of texts computed by each batch. Memory is bounded by the window and the
-        longest text. Raises ValueError for a text with a lone surrogate, or one whose vector is not finite, naming its
-        number from 1.
+        longest text. Raises ValueError for a text with a lone surrogate, quoting it, and for one whose vector is not
+        finite, naming its number from 1.
         """
         first = self.counts.examples + 1
         for window in self._windows(texts):
