@@ -237,6 +237,20 @@ def test_wandb_without_a_key_is_refused_before_anything_is_done(monkeypatch, tmp
         preflight(replace(Config(), log=("wandb",)))
 
 
+def test_experiment_is_named_by_its_id_too(logged, monkeypatch, tmp_path):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", logged[2])
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    from mlflow import MlflowClient
+
+    client = MlflowClient()
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", client.create_experiment("of a team"))
+    loggers.LOGGERS["mlflow"].open(loggers.logged_run(Config()), tmp_path, 0).close("finished")
+    experiment = client.get_run(logged_id(tmp_path, "mlflow")).info.experiment_id
+    assert client.get_experiment(experiment).name == "of a team"
+
+
 def test_unknown_run_of_the_tracking_server_is_refused(logged, monkeypatch, tmp_path):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", logged[2])
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")

@@ -94,13 +94,20 @@ def open_writer(run: LoggedRun, folder: Path, resume_step: int) -> MlflowWriter:
     return MlflowWriter(client, identity)
 
 
+def _experiment(client: MlflowClient) -> str:
+    """The id of the experiment that the environment names, by its name or its id, or of `bertjax`."""
+    name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "")
+    if not name and (identity := os.environ.get("MLFLOW_EXPERIMENT_ID", "")):
+        return identity
+    match = client.get_experiment_by_name(name or _EXPERIMENT)
+    return match.experiment_id if match is not None else client.create_experiment(name or _EXPERIMENT)
+
+
 def _created(client: MlflowClient, run: LoggedRun) -> str:
     """The id of a new run with the name and the params of ours."""
     from mlflow.entities import Param
 
-    name = os.environ.get("MLFLOW_EXPERIMENT_NAME", _EXPERIMENT)
-    match = client.get_experiment_by_name(name)
-    experiment = match.experiment_id if match is not None else client.create_experiment(name)
+    experiment = _experiment(client)
     identity = client.create_run(experiment, run_name=run.name).info.run_id
     params = [Param(key, str(value)[:_LONGEST_PARAM]) for key, value in run.config.items()]
     for first in range(0, len(params), _PARAMS_AT_ONCE):
