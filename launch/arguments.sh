@@ -117,14 +117,17 @@ needs_object_storage() {
     [[ $(override_of $key) == *://* ]] ||
       die "add $key gs://BUCKET/... (or s3://): the disks of these hosts do not outlive a preemption"
   done
-  for key in --data.vocab --data.units --data.similar-words --data.entity-map; do
+  for key in --data.vocab --data.units --data.similar-words --data.entity-map --init-from --distillation.teacher; do
     value=$(override_of $key)
-    [[ -z $value || $value == *://* ]] || die "$key $value is a file of this machine; copy it to the bucket"
+    # hf:NAME is a repository of the Hugging Face Hub if there is no folder NAME.
+    [[ -z $value || $value == *://* || ($value == hf:* && ! -e ${value#hf:}) ]] ||
+      die "$key $value is a file of this machine; copy it to the bucket"
   done
   while IFS= read -r value; do
     # Sources other than URLs and these kinds are files of this machine.
     case $value in
-      '' | *://* | docs | docs:* | novels | novels:* | generated | generated:* | tfds:*) ;;
+      '' | *://* | docs | docs:* | novels | novels:* | generated | generated:* | generated_proteins | generated_proteins:*) ;;
+      tfds:* | hf:*) ;;
       *) die "--data.sources '$value' names files of this machine; copy them to the bucket" ;;
     esac
   done < <(values_of --data.sources)
@@ -166,11 +169,18 @@ host_environment() {
   for variable in ${env//,/ }; do printf '%s=%s\n' "$variable" "${!variable}"; done
 }
 
-# extras_for cuda: the extras for a platform, for the storage in the overrides, and from --extras, such as [cuda,gcs]
+# extras_for cuda: the extras for a platform, for the storage in the overrides, for models and data of the Hugging Face
+# Hub there or in the recipe, and from --extras, such as [cuda,gcs]
 extras_for() {
-  local names=$1
+  local names=$1 recipe=${pretrain[0]%%:*}
+  [[ $recipe == *[./]* ]] || recipe=configs/$recipe.py
   if [[ ${pretrain[*]} == *gs://* ]]; then names+=,gcs; fi
   if [[ ${pretrain[*]} == *s3://* ]]; then names+=,s3; fi
+  if [[ " ${pretrain[*]}" == *[\ =]hf:* || (-f $recipe && $(<"$recipe") == *'"hf:'*) ]]; then
+    names+=,hf,parquet
+  elif [[ " ${pretrain[*]}" == *[\ =]parquet:* ]]; then
+    names+=,parquet
+  fi
   names+=${extras:+,$extras}
   printf '[%s]' "${names#,}"
 }

@@ -168,6 +168,23 @@ def test_hosts_get_the_requested_extras(name: str, output: str, launch: Launch) 
 
 
 @pytest.mark.parametrize(
+    ("words", "extras"),
+    [
+        ([BASE, "--init-from", "hf:bert-base-uncased", "--data.vocab=hf:bert-base-uncased"], "tpu,gcs,hf,parquet"),
+        ([BASE, "--data.sources", "hf:wikimedia/wikipedia:20231101.eo"], "tpu,gcs,hf,parquet"),
+        (["distilbert"], "tpu,gcs,hf,parquet"),  # its teacher
+        (["configs/domain.py:biobert-1.1"], "tpu,gcs,hf,parquet"),
+        ([BASE, "--data.sources", "parquet:gs://bucket/*.parquet"], "tpu,gcs,parquet"),
+        (["protein_mini", "--data.sources", "generated_proteins:20000"], "tpu,gcs"),
+    ],
+)
+def test_hosts_get_the_extras_of_models_and_data(words: list[str], extras: str, launch: Launch) -> None:
+    bucket = ["--run-dir", "gs://bucket/runs/bert", "--data.root", "gs://bucket/data"]
+    done = launch("tpu_vm.sh", "--dry-run", "--zone", "z", "--type", "v5p-8", *words, *bucket)
+    assert f"run.sh '[{extras}]' " in done.stdout, done
+
+
+@pytest.mark.parametrize(
     ("name", "output"),
     [
         ("tpu_vm", "scp build/mine/bertjax.tgz build/mine/environment mine:bertjax/ "),
@@ -208,6 +225,14 @@ def test_hosts_wait_a_day_for_each_other(launch: Launch) -> None:
             "--data.sources 'text:b/*.txt' names files of this machine",
         ),
         (["tpu_vm.sh", "--zone", "z", "--type", "v5p-8", BASE, *BUCKET, "--data.units=u"], "--data.units u is a file"),
+        (
+            ["tpu_vm.sh", "--zone", "z", "--type", "v5p-8", BASE, *BUCKET, "--init-from", "runs/a"],
+            "runs/a is a file of",
+        ),
+        (
+            ["tpu_vm.sh", "--zone", "z", "--type", "v5p-8", BASE, *BUCKET, "--init-from", "hf:configs"],
+            "hf:configs is a f",
+        ),
         (
             ["gke.sh", "--image", "i", "--machine", "ct5lp-hightpu-4t", "--topology", "3x3", BASE, *BUCKET],
             "do not fill",
