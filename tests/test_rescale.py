@@ -100,6 +100,13 @@ def test_what_the_user_set_stays() -> None:
     assert (now.stages[0].warmup_steps, now.training.checkpoint_every) == (20, 20)
 
 
+def test_stages_that_the_user_set_stay() -> None:
+    """As `bertjax.recipe("bert_base", {"stages": ..., "training.steps": 800})` gives them, in Python."""
+    config = Config(training=TrainingConfig(steps=8_000), stages=(StageConfig(start=700, sequence_length=64),))
+    assert rescale(config, 800, {"stages"}).stages == config.stages
+    assert rescale(config, 800).stages[0].start == 70
+
+
 def test_stage_beyond_the_end_is_refused_with_its_key() -> None:
     config = rescale(recipe("lamb.py"), 860, {"stages.0.start"})
     with pytest.raises(ValueError, match=r"training.steps=860 is not after stages.0.start"):

@@ -25,7 +25,8 @@ def rescale(config: Config, steps: int, user_keys: Collection[str] = ()) -> Conf
     length, so evaluations and saves come no closer to each other than the steps that train on as many rows as one
     evaluation reads.
 
-    `user_keys` are dotted keys that the user set (`optimizer.warmup_steps`, `stages.0.start`): their values stay.
+    `user_keys` are dotted keys that the user set (`optimizer.warmup_steps`, `stages.0.start`, or `stages` for all of
+    them): their values stay.
     Raises ValueError if there are fewer steps than stages.
     """
     if steps <= len(config.stages):
@@ -91,6 +92,8 @@ def nearest_multiple(value: int, period: int) -> int:
 
 def _scaled_stages(config: Config, steps: int, share: float, user_keys: Collection[str]) -> tuple[StageConfig, ...]:
     """The stages at their shares of the run, each of one step at least."""
+    if "stages" in user_keys:
+        return config.stages
     stages: list[StageConfig] = []
     for number, stage in enumerate(config.stages):
         if f"stages.{number}.start" in user_keys:
