@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
@@ -139,9 +140,17 @@ def _make_spaced(symbols: Iterable[str], origin: str) -> Tokenizer:
 
 KMERS = TokenizerKind("kmers", given=_given_kmers, form="kmers:K[:1]", is_prose=False)
 
-# Patterns by the names that `data.tokenizer` may give. SMILES: atoms in brackets, atoms of two letters, chirality and
-# rings of two digits; any other character is a symbol.
-PATTERNS = {"smiles": r"\[[^\]]+\]|Br|Cl|@@|%[0-9]{2}|."}
+
+class NamedPattern(NamedTuple):
+    """A pattern that `data.tokenizer` may give by its name."""
+
+    name: str
+    regex: str
+
+
+# Atoms in brackets, atoms of two letters, chirality and rings of two digits; any other character is a symbol.
+SMILES = NamedPattern("smiles", r"\[[^\]]+\]|Br|Cl|@@|%[0-9]{2}|.")
+PATTERNS = {one.name: one.regex for one in (SMILES,)}
 
 
 def _pattern(written: str) -> str:
