@@ -22,6 +22,7 @@ from bertjax.runtime.processes import Processes
 from bertjax.storage.progress import SIGNS
 from bertjax.training.flops import Peak
 from bertjax.training.out_of_memory import settings_named
+from bertjax.training.stages import stage_at
 from bertjax.training.state import TrainState
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class Run:
     @property
     def reached_stage(self) -> RunStage:
         """The stage of the last step; a run that is resumed with fewer steps is beyond its last stage."""
-        return next((stage for stage in self.stages if self.step <= stage.stop), self.stages[-1])
+        return self.stages[stage_at(tuple(one.stage for one in self.stages), self.step).number]
 
     def outcome(self) -> Outcome:
         """The result of the run so far."""
