@@ -136,7 +136,7 @@ def count_input_texts(config: TaskConfig) -> int:
     own = {kind.own_task: kind for kind in KINDS.values() if kind.own_task}.get(config.name)
     if own is None:
         return TASKS[config.name].texts if config.name in TASKS else 0
-    # An imported model has the name of its kind, which may be that of a task, and no data.
+    # An imported model is called by its kind, which may also be a task's name, and has no data.
     if not isinstance(own, TextKind) or own.text_columns[1] is None or not (config.data or config.train):
         return 0
     return len(config.text or own.default_columns)

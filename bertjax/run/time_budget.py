@@ -183,7 +183,7 @@ def fitted(config: Config, costs: Costs, spent: float, user_keys: Collection[str
 
 
 def seconds_to_end(config: Config, costs: Costs, spent: float) -> float:
-    """Seconds from the start of the command to its end, of which `spent` are gone; probes take their whole share."""
+    """Seconds that the whole command takes if `spent` have passed and probes take their whole share."""
     return (spent + seconds_needed(config, costs)) / (1 - config.probe.time_share)
 
 

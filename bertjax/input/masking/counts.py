@@ -23,8 +23,8 @@ class Count:
 
     # (tokens of each sequence with special ones, tokens that may be masked, uint64 keys, share) -> int64 [B]
     draw: Callable[[np.ndarray, np.ndarray, np.ndarray, float], np.ndarray]
-    # (tokens, sequences, share, shortest) -> the largest number in so many sequences with so many tokens in all, and
-    # each with at least `shortest`
+    # (tokens, sequences, share, shortest) -> the largest number for a row of `sequences` sequences that have `tokens`
+    # tokens together and at least `shortest` each
     most: Callable[[int, int, float, int], int]
     # (tokens, share) -> the smallest `max_predictions` that never cuts a sequence of so many tokens
     least_limit: Callable[[int, float], int]

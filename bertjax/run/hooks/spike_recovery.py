@@ -165,7 +165,7 @@ def skips_to_begin_with(job: Job, processes: Processes, say: Callable[[str], Non
     recorded, given = map(tuple, json.loads(processes.broadcast("skipped batches", json.dumps(found))))
     if set(recorded) <= set(config_skips):
         return config_skips
-    # A spike moves the records behind it, so that those of the config are in the recorded ones at other steps.
+    # A spike moves later skips, so the checkpoint has the config's skips at other steps.
     known = () if given == config_skips else config_skips
     skips = tuple(sorted({*known, *recorded}, key=lambda skip: parse_skips([skip])))
     say(f"skipping the batches that the run's newest checkpoint records: training.skips={skips}")
@@ -223,7 +223,7 @@ class SkippedBatches:
 
 
 def _recorded_skips(directory: AnyPath) -> tuple[Sequence[str], Sequence[str]]:
-    """`training.skips` of the run's newest readable checkpoint, and those of them that its config gave."""
+    """`training.skips` of the run's newest readable checkpoint, and the skips that its config gave."""
     for step in reversed(saved_steps(directory)):
         try:
             metadata = read_metadata(directory / DIRECTORY / str(step))

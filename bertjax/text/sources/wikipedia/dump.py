@@ -58,7 +58,7 @@ class Dump:
 
     def __init__(self, path: str, counts: ReadCounts | None = None, span: Span | None = None) -> None:
         self.path = path
-        self.hidden_names = HIDDEN_NAMES  # with those of the dump once its head is read
+        self.hidden_names = HIDDEN_NAMES  # the head of the dump adds its own
         self._counts = counts
         self._span = None if span is None else (cut_at(path, span[0]), cut_at(path, span[1]))
         self._name = path if self._span is None else f"{path}, bytes {self._span[0]} to {self._span[1]}"
