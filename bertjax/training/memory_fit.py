@@ -99,11 +99,13 @@ def fit_to_memory(
 
     counts = {stage.number: list(microbatch_counts(stage.training, shards)) for stage in stages}
     large = {stage.number: _of_enough_tokens(stage, counts[stage.number], shards) for stage in stages}
+    # Long rows are the first to need recomputation: no step of another stage is compiled in vain before it is known.
+    longest_first = sorted(stages, key=lambda stage: -stage.data.sequence_length)
     execution, needs = config.execution, {}
     numbers: dict[int, int] = {}
     for remat in REMAT[REMAT.index(config.execution.remat) :]:
         execution, numbers = replace(execution, remat=remat), {}
-        for stage in stages:
+        for stage in longest_first:
             number, tried = search(execution, stage, large[stage.number])
             if number is None:
                 if remat != REMAT[-1]:
@@ -217,7 +219,7 @@ def _of_enough_tokens(stage: Stage, counts: list[int], shards: int) -> list[int]
 def _reason(
     numbers: Mapping[int, int], needs: Mapping[int, float], limit: float | None, execution: ExecutionConfig
 ) -> str:
-    counts = ", then ".join(str(number) for number in numbers.values())
+    counts = ", then ".join(str(numbers[stage]) for stage in sorted(numbers))
     remat = "" if execution.remat == "none" else f" with execution.remat {execution.remat}"
     chosen = f"gradient accumulation steps (auto): {counts}{remat}"
     if limit is None:

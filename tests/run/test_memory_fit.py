@@ -71,6 +71,20 @@ def test_microbatches_come_before_recomputation(limit: float | None, microbatche
     assert decided(limit) == (microbatches, remat)
 
 
+def test_no_step_is_compiled_in_vain() -> None:
+    """The rows of 512 decide the recomputation, before a step of the others is compiled."""
+    tried: list[tuple[str, int]] = []
+
+    def long_rows_need_more(execution: ExecutionConfig, stage: Stage) -> float:
+        tried.append((execution.remat, stage.data.sequence_length))
+        return of_tokens(execution, stage) * (4 if stage.data.sequence_length == 512 else 1)
+
+    mesh, large = make_mesh(MeshConfig(), jax.devices()[:2]), (100, 10**9)
+    fitted, _ = fit_to_memory(CONFIG, mesh, 100 + 32 * 128, lambda *_: large, long_rows_need_more)
+    assert fitted.execution.remat == "full"
+    assert {remat for remat, length in tried if length == 128} == {"full"}
+
+
 def test_what_is_given_stays() -> None:
     given = replace(CONFIG, training=replace(CONFIG.training, grad_accum_steps=2))
     assert decided(200.0, given)[0] == [2, 2]
