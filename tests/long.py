@@ -76,7 +76,6 @@ def first_of(*checks: Callable[[], str]) -> Callable[[], str]:
 
 _WORKERS = str(min(4, 1 + (os.cpu_count() or 1)))
 _FAULTS = ("crash", "bitrot", "kills", "hangs", "fuzzing", "sabotages")
-_PREPARED = ("configs/quickstart.py", "--data.sources", "docs:numpy,jax")
 _PYTEST = ("-m", "pytest", "--long", "-m", "long", "-ra", "--durations=20", "--numprocesses", _WORKERS)
 # The rooms with tests marked `long`, and the tests that are in no room.
 ROOMS = {
@@ -106,7 +105,6 @@ PIECES = (
     Piece("hosts", ("tests/run/check_hosts.py",)),
     # What a part does not finish within its minutes it goes on with the next time.
     *(Piece(part, ("tests/chaos/check_faults.py", part, "--minutes", "30")) for part in _FAULTS),
-    Piece("prepare", ("tests/chaos/check_prepare.py", "--kills", "20", "--", *_PREPARED)),
     Piece("preemption", ("tests/run/check_preemption.py",)),
     *(long_tests(room, paths) for room, paths in ROOMS.items()),
     Piece(

@@ -81,6 +81,7 @@ ROWS: list[tuple[list[str], list[str]]] = [
         ["recipe 'bert' is unknown", "did you mean bert_base or bert_large or bert_mini or bert_one_gpu?"],
     ),
     (["pretrain", "nowhere.py"], ["recipe nowhere.py: no such file", "recipes next to it: broken.py"]),
+    (["pretrain", "tinny.py"], ["recipe tinny.py: no such file", "did you mean", "tiny.py?"]),
     (
         ["pretrain", "configs/quickstart.py"],
         ["configs/quickstart.py: no such file", "the package has this recipe as quickstart"],
@@ -117,6 +118,8 @@ ROWS: list[tuple[list[str], list[str]]] = [
         [*PRETRAIN, "--training.global-batch-size", "9", "--mesh.data", "1"],
         ["mesh data=1", "make the product of the axes 8"],
     ),
+    ([*PRETRAIN, "--training.global-batch-size", "9"], ["training.global_batch_size=9"]),
+    ([*PRETRAIN, "--training.budget", "9m", "--training.steps", "9"], ["budget='9m' with training.steps"]),
     ([*PRETRAIN, "--mesh.data", "3"], ["mesh data=3", "make the product of the axes 8"]),
     ([*PRETRAIN, "--data.held-out", "1.5"], ["data.held_out=1.5 must be in [0, 1)"]),
     ([*PRETRAIN, "--data.weights", "1", "2"], ["data.weights=(1.0, 2.0)", "give one for each of the 1 data.sources"]),

@@ -178,14 +178,6 @@ def test_what_could_not_be_reached_is_said_beside_the_bar(gate, tmp_path, monkey
     assert "\n**slow** (at least 4; this test). Measured 3.9. More threads.\n" in page
 
 
-def test_the_verdict_is_printed_before_the_readme_is_written(gate, tmp_path, monkeypatch, capfd) -> None:
-    gate.README.write_text("a page without the comments")
-    figures(gate, tmp_path / "a.toml", entry("fast", "print('speed 5')", "least = 1"))
-    with pytest.raises(ValueError, match=r"the page has no lines"):
-        run(gate, monkeypatch, tmp_path)
-    assert "fast  5.0 MB/s  (at least 1: reached)" in capfd.readouterr().out
-
-
 def test_the_pages_are_what_the_gate_makes(gate) -> None:
     known, results = gate.read_figures(), json.loads((BENCHMARKS / "results.json").read_text())
     race = json.loads((BENCHMARKS / "race.json").read_text())

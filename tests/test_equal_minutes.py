@@ -109,11 +109,6 @@ def test_what_is_kept_is_not_done_again(bench, tmp_path, monkeypatch, capsys) ->
     assert "ratio bertjax / transformers in real tokens/s: 2.67" in said
 
 
-def test_low_curve_counts_from_its_first_point(bench) -> None:
-    curve = [bench.Point(2.5, 5.0), bench.Point(5.0, 4.0)]
-    assert bench._minutes_to(5.2, curve) == 2.5
-
-
 def test_side_timed_later_keeps_its_ratio_to_transformers(bench, tmp_path, monkeypatch) -> None:
     kept, known = tmp_path / "kept.json", {side: TIMES[side] for side in ("transformers", "bertjax")}
     kept.write_text(json.dumps({"terms": {"minutes": 30.0, "tiny": False}, "speeds": known, "runs": {}}))

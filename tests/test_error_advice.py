@@ -16,7 +16,7 @@ from exported_models import trained_model
 from tiny_runs import write_recipe
 
 from bertjax.__main__ import main
-from bertjax.cli.advice import ADVICE, error_message
+from bertjax.cli.advice import error_message
 from bertjax.config import Config, DataConfig
 from bertjax.convert.sources import write_run
 from bertjax.report.run_summary import Completion, Summary, final_lines
@@ -199,9 +199,3 @@ def test_libtpu_is_silenced_only_where_no_tpu_is(vendor: str, tmp_path: Path, mo
     monkeypatch.setenv("TPU_MIN_LOG_LEVEL", "0")
     lean_import.quiet_libtpu()
     assert os.environ["TPU_MIN_LOG_LEVEL"] == "0", "what the user has set stays"
-
-
-def test_every_number_has_advice_in_plain_words() -> None:
-    for number, (what, advice) in ADVICE.items():
-        assert what and advice and "Errno" not in what and number in errno.errorcode
-    assert all(not what.endswith(".") for what, _ in ADVICE.values())

@@ -11,7 +11,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from bertjax.config import Config, differences, from_dict, load_recipe, to_dict
+from bertjax.config import Config, differences, from_dict, load_recipe, to_dict, validate
 from bertjax.families.networks import abstract_network
 from bertjax.parallel.mesh import make_abstract_mesh
 from bertjax.plan.compiling import lower_train_step
@@ -117,18 +117,13 @@ def test_legal_berts_sizes_are_the_published_ones() -> None:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_is_valid_and_survives_being_written_down(name: str) -> None:
-    config = recipe(name)
+    config = validate(recipe(name))
     assert make_stages(config)[-1].stop == config.training.steps
+    assert config.training.keep_every % config.training.checkpoint_every == 0
     assert from_dict(to_dict(config)) == config
     text = (REPOSITORY / "configs" / name.partition(":")[0]).read_text()
     for part in ("Reproduces:", "Expected:", "Cost:", f"Command: bertjax pretrain {name[: name.index('.py')]}"):
         assert part in text or name == "quickstart.py"
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_checkpoints_that_are_kept_are_written(name: str) -> None:
-    training = recipe(name).training
-    assert training.keep_every % training.checkpoint_every == 0
 
 
 def costs() -> dict[str, float]:
@@ -178,10 +173,3 @@ def test_sums_to_the_papers_tokens(name: str) -> None:
         (s.stop - s.start) * s.training.global_batch_size * s.data.sequence_length for s in make_stages(recipe(name))
     )
     assert tokens == 0.9e6 * 256 * 128 + 0.1e6 * 256 * 512
-
-
-def test_an_unknown_variant_is_refused_with_the_list() -> None:
-    with pytest.raises(ValueError, match=r"variant 'casd' is unknown; this recipe has uncased, cased"):
-        recipe("bert_base.py:casd")
-    with pytest.raises(ValueError, match=r"it has no variants; leave out 'big'"):
-        recipe("quickstart.py:big")

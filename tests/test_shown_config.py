@@ -56,13 +56,6 @@ def test_steps_scale_dependent_keys_and_print_one_line(tmp_path: Path, monkeypat
     assert configured("--training.steps", "2400")[1] == ["Settings: recipe defaults"]
 
 
-def test_values_that_are_given_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    config, shown = configured("--training.steps", "400", "--optimizer.warmup_steps=300", "--training.log-every", "50")
-    assert (config.optimizer.warmup_steps, config.training.log_every) == (300, 50)
-    assert shown[-1] == "  scaled with it: training.eval_every=200, training.checkpoint_every=100"
-
-
 def test_stages_are_named_by_their_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     config, shown = configured("--training.steps", "10000", recipe=BASE)
