@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -76,6 +77,11 @@ def numbered(model: bytes, family: str) -> bytes:
 
 def tokenizer_of(family: str, texts: Sequence[str] = TEXTS) -> Tokenizer:
     """The kind of tokenizer that the family's published models have; BERT's has a vocabulary whatever the texts."""
+    return _tokenizer_of(family, tuple(texts))
+
+
+@functools.cache
+def _tokenizer_of(family: str, texts: tuple[str, ...]) -> Tokenizer:
     known = get_family(family).huggingface
     if known is None:
         return wordpiece()

@@ -57,72 +57,40 @@ FAMILY_HEADS = [
 # reference: parameters of transformers' classes at the published sizes, every tied tensor once.
 COUNTS = {
     ("bert", "base", "ForPreTraining"): 110_106_428,
-    ("bert", "base", "ForMaskedLM"): 109_514_298,
-    ("bert", "base", "Model"): 109_482_240,
     ("roberta", "base", "ForMaskedLM"): 124_697_433,
     ("roberta", "large", "ForMaskedLM"): 355_412_057,
-    ("roberta", "base", "Model"): 124_645_632,
-    ("roberta", "large", "Model"): 355_359_744,
     ("xlm-roberta", "base", "ForMaskedLM"): 278_295_186,
     ("xlm-roberta", "large", "ForMaskedLM"): 560_142_482,
-    ("xlm-roberta", "base", "Model"): 278_043_648,
-    ("xlm-roberta", "large", "Model"): 559_890_432,
     ("camembert", "base", "ForMaskedLM"): 110_655_493,
-    ("camembert", "base", "Model"): 110_621_952,
     ("spanbert", "base", "ForMaskedLM"): 108_340_804,
     ("spanbert", "large", "ForMaskedLM"): 333_610_308,
-    ("spanbert", "base", "Model"): 108_310_272,
-    ("spanbert", "large", "Model"): 333_579_264,
     ("esm", "8m", "ForMaskedLM"): 7_512_353,
     ("esmc", "base", "ForMaskedLM"): 332_997_184,
     ("esmc", "600m", "ForMaskedLM"): 575_036_992,
     ("esm", "650m", "ForMaskedLM"): 651_042_593,
     ("distilbert", "base", "ForMaskedLM"): 66_985_530,
-    ("distilbert", "base", "Model"): 66_362_880,
     ("macbert", "base", "ForPreTraining"): 102_882_442,
     ("macbert", "large", "ForPreTraining"): 326_597_258,
-    ("macbert", "base", "ForMaskedLM"): 102_290_312,
-    ("macbert", "large", "ForMaskedLM"): 325_545_608,
-    ("macbert", "base", "Model"): 102_267_648,
-    ("macbert", "large", "Model"): 325_522_432,
     ("ernie", "base", "ForPreTraining"): 100_477_778,
-    ("ernie", "base", "ForMaskedLM"): 99_885_648,
-    ("ernie", "base", "Model"): 99_866_112,
     ("ernie", "base-v2", "ForPreTraining"): 110_120_252,
-    ("ernie", "base-v2", "Model"): 109_496_064,
     ("ernie", "base-v3", "ForPreTraining"): 118_578_498,
-    ("ernie", "base-v3", "Model"): 117_944_832,
     ("electra", "small", "ForPreTraining"): 13_549_057,
     ("electra", "base", "ForPreTraining"): 109_483_009,
     ("electra", "large", "ForPreTraining"): 335_142_913,
-    ("electra", "small", "Model"): 13_483_008,
-    ("electra", "base", "Model"): 108_891_648,
-    ("electra", "large", "Model"): 334_092_288,
     ("electra-generator", "small", "ForMaskedLM"): 4_620_026,
     ("electra-generator", "base", "ForMaskedLM"): 33_740_602,
     ("electra-generator", "large", "ForMaskedLM"): 51_295_290,
     ("longformer", "base", "ForMaskedLM"): 148_711_257,
     ("longformer", "large", "ForMaskedLM"): 434_653_273,
-    ("longformer", "base", "Model"): 148_659_456,
-    ("longformer", "large", "Model"): 434_600_960,
     ("bigbird", "base", "ForPreTraining"): 128_112_824,
     ("bigbird", "large", "ForPreTraining"): 360_228_024,
-    ("bigbird", "base", "ForMaskedLM"): 128_111_286,
-    ("bigbird", "large", "ForMaskedLM"): 360_225_974,
-    ("bigbird", "base", "Model"): 127_468_800,
-    ("bigbird", "large", "Model"): 359_123_968,
     ("modernbert", "base", "ForMaskedLM"): 149_655_232,
     ("modernbert", "large", "ForMaskedLM"): 395_881_664,
-    ("modernbert", "base", "Model"): 149_014_272,
-    ("modernbert", "large", "Model"): 394_781_696,
     ("eurobert", "base", "ForMaskedLM"): 310_266_624,
-    ("eurobert", "base", "Model"): 211_766_016,
     ("eurobert", "610m", "Model"): 607_874_688,
     ("eurobert", "2.1b", "Model"): 2_107_590_912,
     ("nomic-bert", "base", "ForMaskedLM"): 137_354_304,
-    ("nomic-bert", "base", "Model"): 136_731_648,
     ("mpnet", "base", "ForMaskedLM"): 109_518_527,
-    ("mpnet", "base", "Model"): 109_486_464,
     ("xlm-roberta-xl", "base", "ForMaskedLM"): 3_482_741_760,
     ("xlm-roberta-xl", "xxl", "ForMaskedLM"): 10_712_994_816,
     ("modernbert", "mmbert-base", "ForMaskedLM"): 307_786_240,
@@ -133,14 +101,10 @@ COUNTS = {
     ("ultrabert", "large", "ForMaskedLM"): 382_131_200,
     ("deberta", "base", "ForMaskedLM"): 139_244_121,
     ("deberta", "large", "ForMaskedLM"): 406_264_921,
-    ("deberta", "base", "Model"): 138_601_728,
-    ("deberta", "large", "Model"): 405_163_008,
     ("deberta-v2", "base", "ForMaskedLM"): 184_551_780,
     ("deberta-v2", "large", "ForMaskedLM"): 435_191_908,
     ("deberta-v2", "xlarge", "ForMaskedLM"): 887_085_156,
     ("deberta-v2", "xxlarge", "ForMaskedLM"): 1_567_041_636,
-    ("deberta-v2", "xlarge", "Model"): 884_593_152,
-    ("deberta-v2", "xxlarge", "Model"): 1_564_549_632,
     ("deberta-v3", "xsmall", "Model"): 70_682_112,
     ("deberta-v3", "small", "Model"): 141_304_320,
     ("deberta-v3", "base", "Model"): 183_831_552,
@@ -150,15 +114,9 @@ COUNTS = {
     ("albert", "large", "ForPreTraining"): 17_847_474,
     ("albert", "xlarge", "ForPreTraining"): 59_021_490,
     ("albert", "xxlarge", "ForPreTraining"): 223_158_450,
-    ("albert", "base", "ForMaskedLM"): 11_221_680,
-    ("albert", "large", "ForMaskedLM"): 16_795_824,
-    ("albert", "xlarge", "ForMaskedLM"): 54_821_040,
     ("albert", "xxlarge-v2", "ForMaskedLM"): 206_368_944,
-    ("albert", "base", "Model"): 11_683_584,
-    ("albert", "base-v2", "Model"): 11_683_584,
     ("albert", "large-v2", "Model"): 17_683_968,
     ("albert", "xlarge-v2", "Model"): 58_724_864,
-    ("albert", "xxlarge-v2", "Model"): 222_595_584,
 }
 # Whole networks of pretraining, with random weights; --long has them.
 WHOLE = [
@@ -250,7 +208,7 @@ def test_the_table_has_the_names_and_shapes_of_transformers(family: str, head: s
     assert sorted(tensor.ours for tensor in tensor_table(config)) == sorted(ours)
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", members(SMALL))
 def test_tensors_round_trip_bit_for_bit(name: str) -> None:
     config = SMALL[name]
     network = their_model(config)
@@ -422,22 +380,6 @@ def long_case(family: str):
         batch["global_attention_mask"][0, [*range(40), 1000]] = 1
         batch["global_attention_mask"][1, [0, 1200]] = 1
     return config, their_model(config), batch
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("family", LONG)
-def test_a_long_family_at_2048_tokens_equals_transformers(family: str) -> None:
-    config, network, batch = long_case(family)
-    real = batch["attention_mask"] == 1
-    ours, theirs = our_forward(config, our_params(network, config), batch), their_forward(network, config, batch)
-    off = {}
-    for key, output in theirs.items():
-        mine, reference = np.asarray(ours[key]), output.detach().numpy()
-        chosen = (slice(None), real) if key == "states" else (real,) if mine.ndim == 3 else ()
-        off[key] = relative(mine[chosen], reference[chosen])
-    assert max(off.values()) < 1e-5, off
-    off["gradients"] = assert_same_gradients(config, network, batch, theirs)
-    print(f"{family} at 2,048 tokens: " + ", ".join(f"{key} {x:.1e}" for key, x in off.items()))
 
 
 @pytest.mark.long

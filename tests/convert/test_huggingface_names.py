@@ -10,43 +10,25 @@ import numpy as np
 import pytest
 from exported_models import trained_model
 from flax import nnx
-from their_families import SUITE, small
+from their_families import small
 
 import bertjax
 from bertjax.config import Config, DataConfig, ModelConfig, TrainingConfig
 from bertjax.convert.huggingface.config import from_config_json, to_config_json
-from bertjax.convert.huggingface.exporter import huggingface_config
 from bertjax.convert.huggingface.names import (
-    architecture,
     from_huggingface_tensors,
-    has_class,
     tensor_table,
     their_shapes,
     to_huggingface_tensors,
 )
 from bertjax.families.bert import BERT
-from bertjax.families.networks import abstract_network
 from bertjax.families.registry import FAMILIES
-from bertjax.model.parameters import named_arrays
-from bertjax.model.task_heads import TASK_NETWORKS, TaskHead
+from bertjax.model.task_heads import TaskHead
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     return trained_model(tmp_path_factory.mktemp("run"))
-
-
-CONFIGS = [
-    ModelConfig(),
-    *(ModelConfig(head=head, num_labels=3 * (head in ("sequence", "tokens"))) for head in TASK_NETWORKS),
-]
-
-
-@pytest.mark.parametrize("config", CONFIGS, ids=architecture)
-def test_every_parameter_is_in_the_table_once(config):
-    table = tensor_table(config)
-    assert sorted(tensor.ours for tensor in table) == sorted(named_arrays(abstract_network(config)[1]))
-    assert len({tensor.theirs for tensor in table}) == len(table)
 
 
 @pytest.mark.parametrize("vocab_pad_multiple", [1, 128, 1000])
@@ -61,33 +43,6 @@ def test_there_and_back_gives_the_same_bits(model, vocab_pad_multiple):
         np.testing.assert_array_equal(again[name], tensor, name)
     if vocab_pad_multiple == model.config.model.vocab_pad_multiple:
         jax.tree.map(np.testing.assert_array_equal, back, jax.device_get(model.params))
-
-
-@pytest.mark.parametrize("config", CONFIGS, ids=architecture)
-def test_names_and_shapes_are_those_of_transformers(config):
-    transformers = pytest.importorskip("transformers")
-    torch = pytest.importorskip("torch")
-    with torch.device("meta"):
-        values = transformers.BertConfig(**huggingface_config(config, pad_token_id=0))
-        network = getattr(transformers, architecture(config))(values)
-    network.tie_weights()
-    theirs = {name: tuple(p.shape) for name, p in network.named_parameters()}
-    theirs = {name: shape for name, shape in theirs.items() if not name.startswith("cls.predictions.decoder")}
-    if architecture(config) == "BertModel":
-        theirs = {f"bert.{name}": shape for name, shape in theirs.items()}
-    assert their_shapes(config) == theirs
-
-
-PRESETS = [preset for family in FAMILIES.values() if family.huggingface for preset in family.presets.values()]
-
-
-@pytest.mark.parametrize(
-    "config",
-    [pytest.param(one, marks=[pytest.mark.long] * (one.family not in SUITE)) for one in PRESETS],
-    ids=lambda config: f"{config.family}-{config.num_hidden_layers}",
-)
-def test_tables_of_every_family_cover_its_network(config: ModelConfig) -> None:
-    assert has_class(config) and tensor_table(config)
 
 
 @pytest.mark.parametrize(

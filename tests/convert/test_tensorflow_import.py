@@ -103,18 +103,6 @@ def test_what_goes_to_tensorflow_computes_the_same_there(model: TrainedModel, tm
             compare_with_tensorflow(other, folder)
 
 
-def test_a_classifiers_head_is_left_out_of_tensorflow_and_named(model: TrainedModel, tmp_path: Path) -> None:
-    pytest.importorskip("tensorflow")
-    folder = export_tensorflow(model, tmp_path / "tf1")
-    arrays = read_arrays(folder) | {"output_weights": np.zeros((2, 64), np.float32), "output_bias": np.zeros(2)}
-    for path in folder.glob("bert_model.ckpt*"):
-        path.unlink()
-    _write_arrays(folder / PREFIX, arrays)
-    assert read_tensorflow(folder).notes[1] == (
-        "left out, since BERT's pretraining has no such array: output_bias, output_weights"
-    )
-
-
 def test_lower_case_with_accents_does_not_go_to_tensorflow(model: TrainedModel, tmp_path: Path) -> None:
     tokenizer = WordPiece(model.tokenizer.tokens, TextRules(lowercase=True, strip_accents=False))
     with pytest.raises(ValueError, match=r"data\.strip_accents=False: google-research/bert has one rule for both"):

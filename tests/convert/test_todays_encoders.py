@@ -29,7 +29,14 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 
-@pytest.fixture(scope="module", params=ENCODERS, ids=str)
+# A tokenizer.json of bytes and of pieces with byte fallback, and two SentencePiece models; the others are alike.
+SUITE = ("ModernBERT", "mmBERT", "DeBERTa-v3", "XLM-R")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(one, marks=[pytest.mark.long] * (one.name not in SUITE), id=one.name) for one in ENCODERS],
+)
 def encoder(request: pytest.FixtureRequest) -> Encoder:
     return request.param
 

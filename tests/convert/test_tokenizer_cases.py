@@ -16,7 +16,7 @@ import tokenizer_vocabularies as vocabularies
 from exported_models import trained_model
 from family_models import family_model, tokenizer_of
 from tokenizer_folders import MARKER, composed_texts, hard_texts, kinds, reference_ids, reference_tokenizer
-from tokenizer_vocabularies import BERT_ROLES, LINES, ROBERTA_ROLES, UNUSED
+from tokenizer_vocabularies import BERT_ROLES, LINES, UNUSED
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from bertjax.convert.huggingface.exporter import export_huggingface
@@ -118,56 +118,7 @@ def test_class_default_wins_over_kept_accents(tmp_path: Path) -> None:
         assert check(folder, "bert", ["że wysoką izbę"]) == [word_ids(*words)]
 
 
-@pytest.mark.parametrize("in_config", [True, False])
-def test_config_wins_for_space_before_first_word(in_config: bool, tmp_path: Path) -> None:
-    """Of RobertaTokenizer; `tokenizer.json` has the opposite."""
-    whole = vocabularies.byte_bpe_tokenizer_json("roberta", prefix_space=not in_config)
-    config = tokenizer_config("RobertaTokenizer", ROBERTA_ROLES, add_prefix_space=in_config)
-    write(tmp_path, config__json={"model_type": "roberta"}, tokenizer__json=whole, tokenizer_config__json=config)
-    bare, spaced = check(tmp_path, "roberta", ["the museum", " the museum"])
-    assert (bare == spaced) == in_config
-
-
-@pytest.mark.parametrize("class_name", ["BertTokenizer", "TokenizersBackend"])
-def test_stale_vocab_txt_loses(class_name: str, tmp_path: Path) -> None:
-    """As in transformers 5: `tokenizer.json` wins."""
-    write(
-        tmp_path,
-        config__json={"model_type": "bert"},
-        tokenizer__json=words_json(_WORDS),
-        tokenizer_config__json=tokenizer_config(class_name),
-        vocab__txt=vocab_txt(_WORDS[::-1]),
-    )
-    assert check(tmp_path, "bert", ["abc museum"]) == [word_ids("abc", "museum")]
-
-
-@pytest.mark.parametrize("class_name", ["RobertaTokenizer", "TokenizersBackend"])
-def test_stale_vocab_json_loses(class_name: str, tmp_path: Path) -> None:
-    vocabulary, merges = vocabularies.byte_bpe_files("roberta")
-    ids = json.loads(vocabulary)
-    write(
-        tmp_path,
-        config__json={"model_type": "roberta"},
-        tokenizer__json=vocabularies.byte_bpe_tokenizer_json("roberta"),
-        tokenizer_config__json=tokenizer_config(class_name, ROBERTA_ROLES),
-        vocab__json={token: len(ids) - 1 - number for token, number in ids.items()},
-        merges__txt="\n".join(merges.splitlines()[:20]) + "\n",
-    )
-    assert check(tmp_path, "roberta", [" the"]) == [[ids["Ġthe"]]]
-
-
 # 2. The longest word
-
-
-def test_longest_word_is_the_number_in_the_file(tmp_path: Path) -> None:
-    """Of a class that takes all from `tokenizer.json`."""
-    write(
-        tmp_path,
-        config__json={"model_type": "bert"},
-        tokenizer__json=words_json(_WORDS, max_input_chars_per_word=3),
-        tokenizer_config__json=tokenizer_config("PreTrainedTokenizerFast"),
-    )
-    assert check(tmp_path, "bert", ["abc", "abcd"]) == [word_ids("abc"), [1]]
 
 
 @pytest.mark.parametrize("length", [100, 101, 200, 201])
@@ -302,13 +253,6 @@ def test_pieces_with_byte_fallback_have_their_own_ids(texts: list[str], tmp_path
     assert [tokenizer.tokens[number] for number in ids] == ["▁", "<0xE9>", "<0xBE>", "<0x98>"]
 
 
-@pytest.mark.parametrize("kind", ["gemma", "llama", "modernbert", "japanese"])
-def test_tokenizer_json_alone_is_read(kind: str, tmp_path: Path) -> None:
-    """Gemma's kind, which mmBERT has; Llama 3's, which EuroBERT has; GPT-NeoX's; a Japanese one's."""
-    folder, family = make_folder(kind, tmp_path, is_whole=True)
-    check(folder, family, hard_texts())
-
-
 def test_unknown_characters_are_bytes_in_gemmas_kind(tmp_path: Path) -> None:
     folder, family = make_folder("gemma", tmp_path, is_whole=True)
     tokenizer = read_tokenizer(folder, family)
@@ -386,21 +330,6 @@ def test_empty_line_shifts_no_id(words: tuple[str, ...], tmp_path: Path) -> None
 
 def _decomposed(texts: Sequence[str]) -> list[str]:
     return [normalizers.NFD().normalize_str(text) for text in texts]
-
-
-@pytest.mark.parametrize("is_whole", [True, False])
-@pytest.mark.parametrize("kind", PIECES)
-def test_korean_has_the_reference_ids(kind: str, is_whole: bool, tmp_path: Path) -> None:
-    """Composed and decomposed, as the class of a folder in transformers encodes it.
-
-    There DebertaV2Tokenizer alone composes. AlbertTokenizer decomposes every syllable, and the pieces of its model are
-    composed; in the others decomposed text stays so. sentencepiece itself composes for all of them.
-    """
-    folder, family = make_folder(kind, tmp_path, is_whole)
-    texts = [line for line in LINES if "서울" in line]
-    (composed,) = check(folder, family, texts)
-    (decomposed,) = check(folder, family, _decomposed(texts))
-    assert (composed == decomposed) == (kind in ("deberta-v2", "albert"))
 
 
 def test_own_vocabulary_that_strips_accents_has_korean(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import pytest
 import tokenizers
 from family_models import tokenizer_of
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
-from tokenizers import normalizers, pre_tokenizers
 
 from bertjax.convert.huggingface.tokenizer_files import read_tokenizer, tokenizer_texts
 from bertjax.tokenization.huggingface import provide_sentencepiece_messages
@@ -100,39 +99,6 @@ def test_tokens_beyond_the_vocabulary_have_one_id(family: str, how: str, tmp_pat
     read = read_tokenizer(tmp_path, family)
     assert ids(read, "the covid sat") == their_ids(tmp_path, "the covid sat")
     assert (added in ids(read, "the covid sat")) == (read.vocab_size > added)
-
-
-DIGITS = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel()])
-
-
-@pytest.mark.parametrize(
-    ("part", "value"), [("pre_tokenizer", DIGITS), ("normalizer", normalizers.Lowercase())], ids=["digits", "lowercase"]
-)
-def test_bytes_split_otherwise_are_read_from_whole_file(part: str, value: Any, tmp_path: Path) -> None:
-    written(tmp_path, "roberta", {"tokenizer_class": "PreTrainedTokenizerFast"})
-    plain = read_tokenizer(with_whole_file(tmp_path, "roberta"), "roberta")
-    assert ids(plain) == their_ids(tmp_path)
-    read = read_tokenizer(with_whole_file(tmp_path, "roberta", **{part: json.loads(value.__getstate__())}), "roberta")
-    assert ids(read) == their_ids(tmp_path) != ids(plain)
-
-
-def test_roberta_has_no_lower_case_whatever_its_config_says(tmp_path: Path) -> None:
-    written(tmp_path, "roberta", {"tokenizer_class": "RobertaTokenizer", "do_lower_case": True})
-    for folder in (tmp_path, with_whole_file(tmp_path, "roberta")):
-        read = read_tokenizer(folder, "roberta")
-        assert ids(read, " the Museum") == their_ids(folder, " the Museum") != ids(read, " the museum")
-
-
-@pytest.mark.parametrize(("of_file", "of_config"), [(True, False), (False, True)])
-def test_berts_own_class_takes_the_case_from_its_config(of_file: bool, of_config: bool, tmp_path: Path) -> None:
-    normalizer = normalizers.BertNormalizer(lowercase=of_file, strip_accents=None)
-    parts = {"normalizer": json.loads(normalizer.__getstate__())}
-    for name, wanted in {"BertTokenizer": of_config, "PreTrainedTokenizerFast": of_file}.items():
-        config = {"tokenizer_class": name, "do_lower_case": of_config, "unk_token": "[UNK]"}
-        folder = with_whole_file(written(tmp_path / name, "bert", config), "bert", **parts)
-        read = read_tokenizer(folder, "bert")
-        assert read.rules.lowercase == read.rules.strip_accents == wanted
-        assert ids(read) == their_ids(folder)
 
 
 @pytest.mark.parametrize("config", [{}, {"cls_token": {"content": "[CLS]", "__type": "AddedToken"}}])

@@ -17,8 +17,7 @@ from bertjax.convert import compare
 from bertjax.convert.compare import PAIRS
 from bertjax.convert.executable import onnx_format
 from bertjax.convert.executable.onnx_format import DATA_FILE, MODEL_FILE
-from bertjax.convert.huggingface.exporter import WEIGHTS_FILE, export_huggingface
-from bertjax.convert.huggingface.importer import read_huggingface
+from bertjax.convert.huggingface.exporter import WEIGHTS_FILE
 from bertjax.convert.model_card import CARD_FILE
 from bertjax.convert.sentence_transformers.sentence_format import (
     compare_with_sentence_transformers,
@@ -84,32 +83,6 @@ def test_a_causal_model_sees_nothing_to_its_right(onnx, model, tmp_path):
     made = replace(model, config=config, graphdef=abstract_network(config.model)[0])
     folder = export_onnx(made, tmp_path / "out", "max")
     assert compare_with_onnxruntime(made, folder, "max", False).largest < 2e-6
-
-
-@pytest.mark.long
-def test_onnx_of_a_real_encoder_is_what_transformers_computes(onnx, minilm, tmp_path):
-    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    import onnxruntime
-    from tokenizers import Tokenizer
-
-    folder = export_onnx(minilm, tmp_path / "out", "mean", True)
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    tokenizer.enable_padding(pad_id=minilm.tokenizer.pad_id, pad_token="[PAD]")
-    rows = tokenizer.encode_batch(TEXTS)
-    keys = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
-    inputs = {name: np.array([getattr(row, key) for row in rows], np.int64) for name, key in keys.items()}
-    session = onnxruntime.InferenceSession(folder / MODEL_FILE, providers=["CPUExecutionProvider"])
-    hidden, vectors = session.run(None, inputs)
-    network = transformers.AutoModel.from_pretrained(str(minilm.directory)).eval()
-    with torch.no_grad():
-        wanted = network(**{name: torch.from_numpy(x) for name, x in inputs.items()}).last_hidden_state
-    real = inputs["attention_mask"].astype(bool)
-    assert relative(hidden[real], wanted.numpy()[real]) < 1e-5
-    means = np.stack([wanted.numpy()[row, real[row]].mean(axis=0) for row in range(len(TEXTS))])
-    means /= np.linalg.norm(means, axis=1, keepdims=True)
-    assert relative(vectors, means) < 1e-5
-    encoder = TextEncoder(minilm, Encoding(normalize=True, batch_tokens=2048), jax.devices()[:1])
-    assert relative(np.stack([embedding.vectors for embedding in encoder.encode(TEXTS)]), means) < 1e-5
 
 
 def relative(found: np.ndarray, wanted: np.ndarray) -> float:
@@ -223,15 +196,6 @@ def test_an_export_to_object_storage_is_the_same(
 
 def cut_short(self: RemotePath, folder: Path, names: list[str]) -> None:
     raise OSError("cut")
-
-
-def test_the_encoder_comes_back_from_the_folder_bit_for_bit(model, tmp_path):
-    folder = export_sentence_transformers(model, tmp_path / "out")
-    back = read_huggingface(folder)
-    assert back.drawn == ("MLM head", "NSP head")
-    for part in ("encoder", "pooler"):
-        jax.tree.map(np.testing.assert_array_equal, back.params[part], jax.device_get(model.params[part]))
-    assert export_huggingface(model, tmp_path / "whole").is_dir()
 
 
 def test_unsupported_vectors_are_refused(model, tmp_path):
