@@ -116,7 +116,7 @@ def test_every_row_is_well_formed(documents, length, slots, probability, whole_w
 
 
 @each_packing
-@pytest.mark.parametrize("hosts", [1, 2, 4, 8])
+@pytest.mark.parametrize("hosts", [2, 8])
 def test_hosts_make_slices_of_the_same_batches(hosts: int, data: DataConfig) -> None:
     whole = [small_batches(data=data).batch(step, BATCH_SIZE) for step in range(two_epochs(small_batches(data=data)))]
     share = BATCH_SIZE // hosts

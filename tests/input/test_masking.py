@@ -106,16 +106,6 @@ def test_the_papers_other_shares(keep: float, random: float) -> None:
     assert stats.chisquare(observed[possible], expected[possible]).pvalue > 0.01 or possible.sum() == 1
 
 
-def test_each_masked_token_is_drawn_for_itself() -> None:
-    """The number of [MASK]s in a row is binomial, as in the independent implementation."""
-    input_ids, candidates, text = same_text(128, 128, 60, MANY)
-    masked, _ = mask_tokens(input_ids, candidates, keys(MANY), rule(20))
-    ours = np.bincount(np.count_nonzero(masked == SPECIALS.mask_id, axis=1), minlength=20)
-    theirs = np.bincount([m.tokens.count(SPECIALS.mask_id) for m in reference(text, 60, 20, False, 4000)], minlength=20)
-    common = theirs > 5
-    assert stats.chi2_contingency([ours[common], theirs[common]]).pvalue > 0.01
-
-
 @pytest.mark.parametrize("total", [20, 77, 128])
 def test_every_candidate_is_as_likely(total: int) -> None:
     input_ids, candidates, _ = same_text(128, total, total // 3, MANY)
@@ -179,17 +169,6 @@ def test_a_word_too_long_for_the_row_is_skipped() -> None:
     assert set(masks["mlm_positions"].ravel().tolist()) == {0, 1, 2, 3, 18, 19, 20}
 
 
-@pytest.mark.parametrize("whole_words", [False, True])
-def test_masks_belong_to_the_pair_not_to_the_batch(whole_words: bool) -> None:
-    input_ids, candidates, _ = same_text(64, 50, 20, 30)
-    order = np.random.default_rng(0).permutation(30)[:11]
-    masked, masks = mask_tokens(input_ids, candidates, keys(30), rule(10, whole_words))
-    some, some_masks = mask_tokens(input_ids[order], candidates[order], keys(30)[order], rule(10, whole_words))
-    assert (some == masked[order]).all()
-    assert all((some_masks[key] == masks[key][order]).all() for key in masks)
-    assert len(np.unique(masks["mlm_positions"], axis=0)) == 30
-
-
 def test_next_tokens_leave_out_the_last_of_a_sequence() -> None:
     sequence_ids = np.array([[1, 1, 1, 1, 0, 0], [1, 1, 2, 2, 2, 0], [1, 2, 2, 2, 2, 2]], np.int32)
     input_ids = np.arange(18, dtype=np.int32).reshape(3, 6) + 5
@@ -203,12 +182,6 @@ def test_next_tokens_leave_out_the_last_of_a_sequence() -> None:
             for place in range(5)
             if sequence_ids[row, place] and sequence_ids[row, place] == sequence_ids[row, place + 1]
         ]
-
-
-def test_a_row_has_no_more_slots_than_columns() -> None:
-    input_ids, candidates, _ = same_text(8, 8, 2, 4)
-    _, masks = mask_tokens(input_ids, candidates, keys(4), rule(20))
-    assert masks["mlm_positions"].shape == (4, 8) and (masks["mlm_weights"].sum(axis=1) == 1).all()
 
 
 @pytest.mark.parametrize("room", [2, 5, 8, 61])

@@ -90,9 +90,9 @@ def pairs_in(batch: dict[str, np.ndarray]) -> list[tuple]:
 
 
 @pytest.mark.parametrize("change", [{}, {"masking": "words"}, {"predict": "next"}, {"mask_probability": 0.02}])
-@pytest.mark.parametrize("epoch", [0, 1])
-def test_packing_changes_no_pair(change: dict, epoch: int) -> None:
+def test_packing_changes_no_pair(change: dict) -> None:
     """All pairs of an epoch's plan, packed, are the pairs of the plain rows: tokens, segments, masks, labels."""
+    epoch = 1
     plain, packed = batches(replace(PLAIN, **change)), batches(replace(PACKED, **change))
     for one in (plain, packed):
         one._epochs.rows = 10**9  # rows of one plan only, all of them
@@ -144,34 +144,6 @@ def test_unused_slots_are_empty_and_predictions_ascend() -> None:
     assert (batch["input_ids"][padding] == SPECIALS.pad_id).all() and (batch["token_type_ids"][padding] == 0).all()
     shown = np.take_along_axis(batch["input_ids"], batch["cls_positions"], axis=1)
     assert (shown[batch["pair_weights"] > 0] == SPECIALS.cls_id).all()
-
-
-@settings(max_examples=40, derandomize=True)
-@given(
-    length=st.integers(8, 90),
-    probability=st.sampled_from([0.01, 0.07, 0.1, 0.15, 0.5]),
-    most=st.integers(1, 9),
-    predictions=st.integers(1, 30),
-    seed=st.integers(0, 2**40),
-)
-def test_all_masks_of_all_pairs_have_room(
-    length: int, probability: float, most: int, predictions: int, seed: int
-) -> None:
-    data = DataConfig(
-        sequence_length=length,
-        mask_probability=probability,
-        max_predictions=predictions,
-        packing="pairs",
-        pairs_per_row=most,
-        short_sequence_probability=0.5,
-    )
-    batch = batches(data, seed).batch(0, 30)
-    shapes = {key: (values.shape, values.dtype.type) for key, values in batch.items()}
-    assert shapes == batches(data).spec(30)
-    for ids, positions in zip(batch["sequence_ids"], batch["mlm_positions"], strict=True):
-        sizes = np.bincount(ids)[1:]
-        wanted = sum(min(predictions, max(1, round(n * probability)), int(n) - 3) for n in sizes.tolist())
-        assert np.count_nonzero(positions) == wanted
 
 
 @pytest.mark.parametrize("rows", ["crops", "pieces", "documents", "doc_sentences", "full_sentences"])

@@ -141,13 +141,13 @@ def test_a_million_tokens_follow_every_rule(recipe: DataConfig) -> None:
 @pytest.mark.parametrize(
     ("left_out", "rule"),
     [
-        ({"masking": "words", "ngram_shares": ()}, "lengths"),
-        ({"ngram_shares": (0.5, 0.3, 0.1, 0.1)}, "lengths"),
+        pytest.param({"masking": "words", "ngram_shares": ()}, "lengths", marks=pytest.mark.long),
+        pytest.param({"ngram_shares": (0.5, 0.3, 0.1, 0.1)}, "lengths", marks=pytest.mark.long),
         ({"ngram_shares": (0.5, 0.5)}, "lengths"),
         ({"similar_words": ""}, "no [MASK]"),
         ({"masking": "tokens", "ngram_shares": (), "similar_words": ""}, "whole words"),
         ({"random_share": 0.15}, "80/10/10"),
-        ({"keep_share": 0.0}, "80/10/10"),
+        pytest.param({"keep_share": 0.0}, "80/10/10", marks=pytest.mark.long),
         ({"random_ids": "vocabulary"}, "random tokens are ordinary ones"),
     ],
     ids=str,

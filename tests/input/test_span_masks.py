@@ -86,9 +86,9 @@ def test_a_million_tokens_follow_every_rule() -> None:
     [
         ({"masking": "tokens"}, "lengths"),
         ({"masking": "tokens"}, "a span starts with a word"),
-        ({"masking": "words"}, "lengths"),
-        ({"span_p": 0.3}, "lengths"),
-        ({"span_max": 7}, "lengths"),
+        pytest.param({"masking": "words"}, "lengths", marks=pytest.mark.long),
+        pytest.param({"span_p": 0.3}, "lengths", marks=pytest.mark.long),
+        pytest.param({"span_max": 7}, "lengths", marks=pytest.mark.long),
         ({"mask_count": "round"}, "budget"),
         ({"replace_by": "token"}, "one kind of replacement for a span"),
         ({"random_ids": "vocabulary"}, "random tokens are of the text"),
