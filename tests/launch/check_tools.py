@@ -25,7 +25,6 @@ NOWHERE = {
     "CLOUDSDK_PROXY_ADDRESS": "127.0.0.1",
     "CLOUDSDK_PROXY_PORT": "9",
 }
-GCLOUD_USAGE = 2
 
 
 def main() -> int:
