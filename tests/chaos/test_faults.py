@@ -73,6 +73,11 @@ def test_a_name_that_there_is_none_of_is_refused(part, tmp_path: Path) -> None:
 
 
 def test_a_damage_that_passes_in_silence_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def make_row_counts(folder: Path, seed: int, earlier: bool = False) -> Path:
+        bit_rot._row_counts(folder / "rows", seed, 5 if earlier else 9)
+        return folder
+
+    monkeypatch.setattr(bit_rot, "make_everything", make_row_counts)
     rot = bit_rot.Rot(tmp_path)
     kind = bit_rot.Kind(
         "rows", lambda folder: [], lambda folder: sorted(path.read_bytes() for path in folder.rglob("*.json")), 1
