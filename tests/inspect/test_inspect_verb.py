@@ -154,8 +154,6 @@ def test_rows_of_running_text(tmp_path, capsys):
     ("arguments", "message"),
     [
         (["nowhere"], "nowhere: neither the directory of a token store nor a recipe"),
-        (["nowhere.py"], "recipe nowhere.py: no such file"),
-        (["EMPTY"], "no manifest.json in it"),
         (["STORE", "--training.seed", "3"], "takes no overrides"),
         (["STORE", "--length", "7"], "--length 7: rows have 8 to"),
         (["STORE", "--length", "70000"], "--length 70000: rows have 8 to"),
