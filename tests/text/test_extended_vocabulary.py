@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from bertjax.__main__ import main
 from bertjax.config import DataConfig
 from bertjax.text.extended_vocabulary import extend_vocabulary, with_words, worthwhile_words
 from bertjax.tokenization.tokenizer import TextRules
@@ -64,14 +63,14 @@ def test_extension_requires_a_vocabulary(data: DataConfig) -> None:
         extend_vocabulary(DataConfig(**{**vars(data), "vocab": ""}), 3)
 
 
-def test_command_line_extends(data: DataConfig, tmp_path: Path) -> None:
+def test_command_line_extends(
+    data: DataConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     recipe = Path(__file__).parents[2] / "configs" / "bert_mini.py"
     arguments = ["vocab", str(recipe), "--extend", *data.sources, "--max-new", "2", "--data.vocab", data.vocab]
-    done = subprocess.run(
-        [sys.executable, "-m", "bertjax", *arguments], capture_output=True, text=True, cwd=tmp_path, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    assert "2 words added (metformin, insulin), 2 in place of [unused] ones" in done.stdout
+    assert main(arguments) == 0
+    assert "2 words added (metformin, insulin), 2 in place of [unused] ones" in capsys.readouterr().out
 
 
 def test_extension_ignores_training_settings(tmp_path):
