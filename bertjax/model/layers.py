@@ -84,6 +84,13 @@ class Dense(nnx.Module):
         y = product(x, self.kernel[...])
         return y if self.bias is None else plus_bias(y, self.bias[...])
 
+    def products(self, x: jax.Array) -> tuple[jax.Array, ...]:
+        """The slices of the result along its first dim, [..., *out[1:]], each as a product of its own."""
+        products = [product(x, kernel) for kernel in unstack(self.kernel[...], axis=1)]
+        if self.bias is None:
+            return tuple(products)
+        return tuple(map(plus_bias, products, unstack(self.bias[...], axis=0)))
+
 
 class LayerNorm(nnx.Module):
     """Normalise the last dim in float32, whatever the dtype of x (epsilon 1e-12 in BERT).
@@ -116,8 +123,8 @@ def _normalized(x: jax.Array, scale: jax.Array, bias: jax.Array | None, epsilon:
 class FeedForward(nnx.Module):
     """Dense, activation, dense: [B, L, D] -> [B, L, F] -> [B, L, D].
 
-    With `mlp` glu the first matrix gives [B, L, 2, F], and the activated first half times the second goes on (Shazeer
-    2020). The halves are a dim of the kernel, so that a mesh splits both alike.
+    With `mlp` glu the first matrix gives two arrays [B, L, F], and the activated first times the second goes on
+    (Shazeer 2020). The two are a dim of the kernel, so that a mesh splits both alike.
     """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
@@ -130,15 +137,18 @@ class FeedForward(nnx.Module):
         self.activation = config.hidden_act
 
     def __call__(self, x_BLD: jax.Array) -> jax.Array:
-        names = ("act_batch", "act_length", *["act_halves"] * self.gated, "act_mlp")
-        return _activated(constrain(self.intermediate(x_BLD), *names), self.output, self.activation, self.gated)
+        if not self.gated:
+            return _activated(self._inner(self.intermediate(x_BLD)), None, self.output, self.activation)
+        # Two products: a TPU computes the gradients of the halves inside those that follow, and does not join them.
+        gate, gated = map(self._inner, self.intermediate.products(x_BLD))
+        return _activated(gate, gated, self.output, self.activation)
+
+    def _inner(self, h_BLF: jax.Array) -> jax.Array:
+        return constrain(h_BLF, "act_batch", "act_length", "act_mlp")
 
 
-@partial(recomputed, static=(2, 3))
-def _activated(h: jax.Array, output: Dense, activation: str, gated: bool) -> jax.Array:
-    # Includes the product, so that only one array of the inner width is kept for the backward pass: h.
-    activate = ACTIVATIONS[activation]
-    if not gated:
-        return output(activate(h))
-    first, second = unstack(h, axis=2)
-    return output(activate(first) * second)
+@partial(recomputed, static=(3,))
+def _activated(h: jax.Array, gated: jax.Array | None, output: Dense, activation: str) -> jax.Array:
+    # Includes the product, so that nothing else of the inner width is kept for the backward pass than h and gated.
+    activated = ACTIVATIONS[activation](h)
+    return output(activated if gated is None else activated * gated)

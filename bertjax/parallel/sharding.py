@@ -41,7 +41,6 @@ RULES: dict[str, str | tuple[str, ...] | None] = {
     "act_embed": None,
     "act_heads": "tensor",
     "act_mlp": "tensor",
-    "act_halves": None,
     "act_vocab": "tensor",
 }
 
