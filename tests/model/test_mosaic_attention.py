@@ -80,6 +80,22 @@ def test_a_packed_row_is_its_sequences_alone() -> None:
         np.testing.assert_array_equal(packed[ids == number], alone[ids == number])
 
 
+@pytest.mark.parametrize(
+    ("ids", "causal"), [([1] * 128 + [2] * 128 + [0] * 128, False), ([1] * 384, True)], ids=["packed", "causal"]
+)
+def test_blocks_that_no_query_sees_are_left_out(ids: list[int], causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NaN in the second block would reach the first one through products with zero."""
+    monkeypatch.setattr(mosaic_blocks, "_BLOCK", 128)
+    q, k, v = jax.random.normal(jax.random.key(1), (3, 1, 384, 2, 64)).at[:, :, 128:256].set(jnp.nan)
+    kernel = attention("mosaic_interpreted", jnp.asarray([ids], jnp.int32), 2, causal=causal, dropout_keys=None)
+
+    def first_block(q: jax.Array) -> jax.Array:
+        return kernel(q, k, v)[:, :128]
+
+    out, pull = jax.vjp(first_block, q)
+    assert jnp.isfinite(out).all() and jnp.isfinite(pull(out)[0][:, :128]).all()
+
+
 @pytest.mark.parametrize("length", [128, 384])
 def test_mosaic_drops_what_the_reference_drops(length: int) -> None:
     """Also for a length that is no power of two."""

@@ -39,6 +39,7 @@ from bertjax.model.attention.mosaic_blocks import (
     each_group,
     group_slice,
     head_gradients,
+    id_spans,
     make_block,
     only,
     product,
@@ -96,7 +97,8 @@ def _on_device(
         tables = tuple(jnp.pad(x, [(0, missing), (0, 0), (0, 0)]) for x in tables)
     # Stacked as `project` has split them: the compiler removes both, and the transpose is a layout of the product.
     qkv = jnp.stack([x.reshape(B, L, -1) for x in (q, k, v)], axis=2).swapaxes(1, 2)
-    scalars = Scalars(jax.lax.bitcast_convert_type(keys, jnp.int32), heads, slopes, chosen.reshape(-1))
+    spans = id_spans(sequence_ids, Blocks.choose(settings, qkv.shape, qkv.dtype.itemsize).queries)
+    scalars = Scalars(jax.lax.bitcast_convert_type(keys, jnp.int32), heads, slopes, chosen.reshape(-1), spans)
     grouped = None
     if tables:  # [2, groups, 2 L, LANES]
         grouped = jnp.stack(tables).reshape(2, -1, len(settings.heads), 2 * L, K)
@@ -119,7 +121,7 @@ def forward_kernel(scalars: Scalars, refs: dict[str, Any], settings: Settings, b
     """Write o and lse."""
     ids_ref, qkv_ref, o_ref, lse_ref, columns_ref = (refs[name] for name in ("ids", "qkv", "o", "lse", "columns"))
 
-    def compute(row: Any, group: Any, _: Any, slope: Callable, drop: Callable) -> None:
+    def compute(row: Any, group: Any, _: Any, slope: Callable, drop: Callable, over_keys: Callable) -> None:
         lanes = group_slice(group)
         tables = Tables(refs["tables"], group, settings) if settings.relative else None
 
@@ -144,7 +146,7 @@ def forward_kernel(scalars: Scalars, refs: dict[str, Any], settings: Settings, b
 
             m, total, o = (jnp.full((n, blocks.queries), x) for n, x in ((1, LOWEST), (1, 0.0), (LANES, 0.0)))
             start = (m,) * len(settings.heads), (total,) * len(settings.heads), o
-            ms, totals, o = run_loop(blocks.loop, each_key_block, start)
+            ms, totals, o = over_keys(number, each_key_block, start)
             shares = [1.0 / (total * (1.0 - settings.rate)) for total in totals]
             o_ref[row, queries, lanes] = (o * each_dim(shares, settings)).T.astype(o_ref.dtype)
             lse_ref[row, group, :, queries] = jnp.concatenate(ms) + jnp.log(jnp.concatenate(totals))
@@ -164,7 +166,7 @@ def backward_kernel(scalars: Scalars, refs: dict[str, Any], settings: Settings, 
         def _() -> None:
             refs["dtables"][...] = jnp.zeros_like(refs["dtables"])
 
-    def compute(row: Any, group: Any, _: Any, slope: Callable, drop: Callable) -> None:
+    def compute(row: Any, group: Any, _: Any, slope: Callable, drop: Callable, over_keys: Callable) -> None:
         lanes = group_slice(group)
         tables = Tables(refs["tables"], group, settings) if settings.relative else None
         reverse = Tables(refs["reverse_tables"], group, settings) if settings.relative else None
@@ -198,7 +200,7 @@ def backward_kernel(scalars: Scalars, refs: dict[str, Any], settings: Settings, 
                 dv_ref[block.keys] += sum(dv[1:], dv[0])
                 return sum(dqs[1:], dqs[0])
 
-            dq = run_loop(blocks.loop, each_key_block, jnp.zeros((LANES, blocks.queries), jnp.float32))
+            dq = over_keys(number, each_key_block, jnp.zeros((LANES, blocks.queries), jnp.float32))
             d_ref[row, 0, queries, lanes] = (dq.T * settings.scale).astype(d_ref.dtype)
 
         run_loop(ids_ref.shape[-1] // blocks.queries, each_block, unrolled=blocks.unrolled)

@@ -19,7 +19,8 @@ from bertjax.model.dropout import keep_scores
 # factors of one head's products are zero in the lanes of the others (the matrix unit is as wide as a group, so this
 # costs nothing), and the sum of the heads' results has them side by side again. Scores of one head are [keys, queries]:
 # their maximum and sum run along sublanes, and statistics are rows [1, queries]. A block of queries meets the keys of
-# its row block by block, or with a window those in reach as one block, read from the row at a dynamic offset.
+# its row block by block, but for blocks of other sequences alone, or with a window those in reach as one block, read
+# from the row at a dynamic offset.
 LANES = MOSAIC_LENGTHS
 _BLOCK = 512  # most queries, and keys, at once
 _UNROLLED = 4  # with a window, unroll loops of up to so many blocks of queries: one block does not keep the units busy
@@ -115,6 +116,7 @@ class Scalars(NamedTuple):
     heads: Any  # their numbers in the layer, int32 [H]
     slopes: Any  # float32 [H]
     chosen: Any  # the blocks that the inner blocks see in each head, int32 [H (n - 2) random]
+    spans: Any  # the lowest and the highest sequence id of each block, int32 [B blocks 2]
 
 
 class Block(NamedTuple):
@@ -149,6 +151,12 @@ def make_block(
     if settings.causal:
         seen &= j <= i
     return Block(keys, first_i, first_j, i, j, seen)
+
+
+def id_spans(sequence_ids: jax.Array, block: int) -> jax.Array:
+    """The lowest and the highest sequence id of each block of the rows, padding as the highest: int32 [B blocks 2]."""
+    ids = jnp.where(sequence_ids > 0, sequence_ids, jnp.iinfo(jnp.int32).max).reshape(-1, block)
+    return jnp.stack([ids.min(axis=1), ids.max(axis=1)], axis=1).reshape(-1)
 
 
 def run_loop(count: int, body: Callable[[Any, Any], Any], start: Any = None, unrolled: int = 1) -> Any:
@@ -188,10 +196,12 @@ def head_gradients(
 def each_group(
     settings: Settings, blocks: Blocks, refs: dict[str, Any], scalars: Scalars, compute: Callable[..., None]
 ) -> None:
-    """Call compute(row, group, first_head, slope, drop) for each row and group of heads of a grid step.
+    """Call compute(row, group, first_head, slope, drop, over_keys) for each row and group of heads of a grid step.
 
     `first_head` is the number of the group's first head among the device's, slope(head) is ALiBi's or None, and
-    drop(head, block, x) is x, [keys, queries], with zeros where dropout has them.
+    drop(head, block, x) is x, [keys, queries], with zeros where dropout has them. over_keys(number, body, start) folds
+    body(key_number, x) over the blocks of keys that a block of queries meets. Those of other sequences alone, or with
+    `causal` of later tokens alone, are left out: they would add zeros.
     """
     ids_ref, columns_ref = refs["ids"], refs["columns"]
     L, first_group, first_row = ids_ref.shape[-1], pl.program_id(0) * blocks.groups, pl.program_id(1) * blocks.rows
@@ -199,6 +209,18 @@ def each_group(
     def run_row(row: Any, _: None) -> None:
         key = scalars.keys[first_row + row].astype(jnp.uint32)
         columns_ref[...] = jnp.broadcast_to(ids_ref[row], (LANES, L)).T
+        first_block = (first_row + row) * blocks.loop
+
+        def over_keys(number: Any, body: Callable[[Any, Any], Any], start: Any) -> Any:
+            def if_seen(key_number: Any, x: Any) -> Any:
+                queries, keys = 2 * (first_block + number), 2 * (first_block + key_number)
+                seen = scalars.spans[keys] <= scalars.spans[queries + 1]
+                seen &= scalars.spans[queries] <= scalars.spans[keys + 1]
+                if settings.causal:
+                    seen &= key_number <= number
+                return jax.lax.cond(seen, lambda: body(key_number, x), lambda: x)
+
+            return run_loop(blocks.loop, body if blocks.loop == 1 else if_seen, start)
 
         def run_group(group: Any, _: None) -> None:
             first = (first_group + group) * len(settings.heads)
@@ -213,7 +235,7 @@ def each_group(
                 i, j = block.i.astype(jnp.uint32), block.j.astype(jnp.uint32)
                 return jnp.where(keep_scores(number, i, j, L, key, settings.rate), x, 0.0)
 
-            compute(row, group, first, slope, drop)
+            compute(row, group, first, slope, drop, over_keys)
 
         jax.lax.fori_loop(0, blocks.groups, run_group, None)
 

@@ -106,7 +106,7 @@ def forward_kernel(scalars: Scalars, refs: dict[str, Any], settings: Settings, b
     """Write o and lse."""
     qkv_ref, o_ref, lse_ref = refs["qkv"], refs["o"], refs["lse"]
 
-    def compute(row: Any, group: Any, first_head: Any, _: Callable, drop: Callable) -> None:
+    def compute(row: Any, group: Any, first_head: Any, _: Callable, drop: Callable, __: Callable) -> None:
         lanes, whole = group_slice(group), _Row(refs, row, scalars.chosen, first_head, settings)
 
         def attend(q: jax.Array, keys: Callable[[int], tuple[jax.Array, jax.Array, Block]]) -> tuple[Any, Any]:
@@ -146,7 +146,7 @@ def backward_kernel(scalars: Scalars, refs: dict[str, Any], settings: Settings, 
     """Write the gradients of q, k and v."""
     qkv_ref, d_ref, dk_ref, dv_ref = (refs[name] for name in ("qkv", "dqkv", "dk", "dv"))
 
-    def compute(row: Any, group: Any, first_head: Any, _: Callable, drop: Callable) -> None:
+    def compute(row: Any, group: Any, first_head: Any, _: Callable, drop: Callable, __: Callable) -> None:
         lanes, whole = group_slice(group), _Row(refs, row, scalars.chosen, first_head, settings)
         dk_ref[...] = jnp.zeros_like(dk_ref)
         dv_ref[...] = jnp.zeros_like(dv_ref)
