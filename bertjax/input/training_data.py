@@ -23,12 +23,12 @@ from bertjax.input.sentence_rows import notes_on_cuts
 from bertjax.input.targets import registry
 from bertjax.input.tfrecords.records import Records, are_records
 from bertjax.input.tfrecords.rows import Segments
-from bertjax.input.windows import WHOLE_BATCH, WINDOW_TOKENS, Lane
+from bertjax.input.windows import WHOLE_BATCH, WINDOW_TOKENS, Lane, lane_window
 from bertjax.storage.progress import Progress
 from bertjax.text.prepare import reading_notes
 from bertjax.text.similar_words import digest
 from bertjax.text.store.format import SplitView, TokenStore
-from bertjax.text.store.local_copy import open_store, reopen_store
+from bertjax.text.store.local_copy import open_store, reopen_store, require_cached_lanes
 from bertjax.text.store.manifest import SPLITS, Split, describe_split
 from bertjax.text.store_sources import require_store_sources
 from bertjax.tokenization.tokenizer import Tokenizer
@@ -77,6 +77,10 @@ class TrainingData(Protocol):
         """The rows of a stage, for its objectives; without any, for all of the run. `data.lanes` divide its batches."""
         ...
 
+    def require_cached(self, data: DataConfig, global_batch_size: int, rows: np.ndarray) -> None:
+        """Raise ValueError if `data.cache_gb` has no room for what a host with these rows of each batch reads."""
+        ...
+
     def held_out(self, data: DataConfig, seed: int, objectives: Sequence[str] = ()) -> Mapping[str, RunBatches]:
         """The held-out rows of a stage as `eval`, and the rows of its `evaluation_sets`."""
         ...
@@ -118,8 +122,18 @@ class StoredText:
         def make(lane: Lane) -> PairBatches:
             return self._batches(split, data, seed, objectives, WINDOW_TOKENS, folder, lane)
 
-        lanes = gcd(data.lanes, global_batch_size) if split.num_tokens > WINDOW_TOKENS else 1
+        lanes = self._count_lanes(data, global_batch_size)
         return make(WHOLE_BATCH) if lanes == 1 else LaneBatches(make, lanes, global_batch_size)
+
+    def require_cached(self, data: DataConfig, global_batch_size: int, rows: np.ndarray) -> None:
+        """Like `TrainingData.require_cached`."""
+        lanes = self._count_lanes(data, global_batch_size)
+        read = len(np.unique(rows // (global_batch_size // lanes)))
+        require_cached_lanes(self._store, data, read, lane_window(WINDOW_TOKENS, lanes))
+
+    def _count_lanes(self, data: DataConfig, global_batch_size: int) -> int:
+        is_large = self._store.split("train").num_tokens > WINDOW_TOKENS
+        return gcd(data.lanes, global_batch_size) if is_large else 1
 
     def held_out(self, data: DataConfig, seed: int, objectives: Sequence[str] = ()) -> dict[str, PairBatches]:
         """Every document once, as it is written, whatever the mixture; a source of under two is not measured alone."""

@@ -35,6 +35,11 @@ class Lane(NamedTuple):
 WHOLE_BATCH = Lane(0, 1)
 
 
+def lane_window(tokens: int, lanes: int) -> int:
+    """The tokens of a window of one of several lanes, where a window of a whole batch has `tokens`."""
+    return max(tokens // lanes, tokens // LEAST_OF_WINDOW)
+
+
 @dataclass(frozen=True)
 class Window:
     """A text, and which of its documents are read; None: each once."""
@@ -65,7 +70,7 @@ class Windows:
         self.split, self._shares, self._seed = split, shares, seed
         self.count, self.is_whole = 1, True
         if isinstance(split, SplitView) and split.num_tokens > tokens:
-            size = max(tokens // lane.lanes, min(tokens // LEAST_OF_WINDOW, tokens))
+            size = lane_window(tokens, lane.lanes)
             self._parts = _dealt(split.parts(max(size // PARTS_OF_WINDOW, 1), lane.lanes), lane)
             self._tokens = np.array([part.tokens for part in self._parts])
             self.count, self.is_whole = -(-int(self._tokens.sum()) // size), False

@@ -14,7 +14,7 @@ from bertjax.config import Config, DataConfig, MeshConfig, ModelConfig, Training
 from bertjax.input.training_data import RunBatches, TrainingData
 from bertjax.model.network import Params
 from bertjax.parallel.mesh import mesh_sharing
-from bertjax.parallel.sharding import put_on_devices
+from bertjax.parallel.sharding import local_rows, put_on_devices
 from bertjax.run.checkpoint_metadata import run_metadata
 from bertjax.run.hooks.early_stopping import Patience
 from bertjax.run.metrics import Shown, progress_figures
@@ -175,6 +175,9 @@ def assemble(
     mesh = training_mesh(config) if mesh is None else mesh
     stages = make_stages(config)
     check_stages_divisible(config, mesh, stages if only_at is None else [stage_at(stages, only_at)])
+    for stage in stages if only_at is None else ():
+        size = stage.training.global_batch_size
+        content.require_cached(stage.data, size, local_rows(mesh, size))
     optimizer = make_optimizer(config.optimizer)
     teacher_model = None if teacher is None else teacher.model
     programs = StepPrograms(config, mesh, optimizer, teacher_model, gradient_metrics)

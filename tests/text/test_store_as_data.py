@@ -15,7 +15,9 @@ from bertjax.pipeline.preparation import prepare as prepare_verb
 from bertjax.pipeline.vocabulary import with_vocabulary
 from bertjax.storage.progress import no_progress
 from bertjax.text.prepare import prepare, require_sources
+from bertjax.text.store import local_copy
 from bertjax.text.store.local_copy import open_store
+from bertjax.text.store.manifest import BLOCK_BYTES
 
 
 def test_a_store_gives_the_batches_of_its_sources(data, tmp_path):
@@ -177,3 +179,22 @@ def test_bound_of_the_copies_of_small_stores(data, three, tmp_path):
         needed.append(float(re.findall(r"are (\S+) GB", str(error.value))[0]))
         assert open_store(changed(bounded, cache_gb=needed[-1])).split("train").num_tokens
     assert needed[2] == pytest.approx(needed[0] + needed[1], abs=0.0021)
+
+
+def test_bound_of_the_copy_by_the_lanes_of_a_host(data, tmp_path, monkeypatch):
+    """A window is an eighth of the text, and one of 32 lanes is a quarter of that: three of each are held."""
+    store = prepare(data)
+    tokens = training_data.open_store(changed(data, store=(str(store),))).split("train").num_tokens
+    for module in (training_data, local_copy):
+        monkeypatch.setattr(module, "WINDOW_TOKENS", tokens // 8)
+    total = sum(file.path.stat().st_size // BLOCK_BYTES + 1 for file in open_store(changed(data)).files()) * BLOCK_BYTES
+    bounded = changed(data, store=(str(store),), cache_dir=str(tmp_path / "near"), cache_gb=total / 2e9, lanes=32)
+    content = open_training_data([bounded], no_progress)
+    content.require_cached(bounded, 64, np.arange(10))  # of five lanes
+    with pytest.raises(ValueError, match=r"data\.lanes=32: this host reads 6 lanes, each .* 3 windows") as error:
+        content.require_cached(bounded, 64, np.arange(11))
+    needed = float(re.findall(r"own, (\S+) GB in all", str(error.value))[0])
+    assert needed == pytest.approx(total * 18 / 32 / 1e9, rel=0.02)
+    content.require_cached(changed(bounded, cache_gb=needed), 64, np.arange(11))
+    content.require_cached(bounded, 65, np.arange(65))  # which lanes do not divide
+    open_training_data([changed(bounded, cache_dir="")], no_progress).require_cached(bounded, 64, np.arange(64))

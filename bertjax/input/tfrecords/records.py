@@ -112,6 +112,9 @@ class Records:
         view = self._view("train", RowShape.of(data))
         return RecordBatches(view, self.tokenizer, data, seed, objectives or self._objectives)
 
+    def require_cached(self, data: DataConfig, global_batch_size: int, rows: np.ndarray) -> None:
+        """Accept: records are read where they lie."""
+
     def held_out(self, data: DataConfig, seed: int, objectives: Sequence[str] = ()) -> dict[str, RecordBatches]:
         """The held-out rows of a stage's size, and the rows of its `evaluation_sets` that have some."""
         shape = RowShape.of(data)

@@ -106,7 +106,8 @@ class BlockFile:
         return self._origin is not None
 
     @property
-    def _is_bounded(self) -> bool:
+    def is_bounded(self) -> bool:
+        """Whether blocks may be dropped."""
         return self._origin is not None and self._origin.most_bytes > 0
 
     def whole(self) -> np.ndarray:
@@ -122,7 +123,7 @@ class BlockFile:
         while True:
             self._check(blocks)
             values = self._array[first:stop]
-            if not self._is_bounded:
+            if not self.is_bounded:
                 return values
             values = values.copy()
             if self._checked[blocks].all():  # no block was dropped while they were copied
@@ -138,7 +139,7 @@ class BlockFile:
         while True:
             self._check(blocks)
             values = self._array.take(indices)
-            if not self._is_bounded or self._checked[blocks].all():
+            if not self.is_bounded or self._checked[blocks].all():
                 return values
 
     def drop(self, block: int) -> None:
@@ -163,7 +164,7 @@ class BlockFile:
                 self._checked[block] = True
         else:
             self._fetch(self._origin, new)
-        self._all_checked = not self._is_bounded and bool(self._checked.all())
+        self._all_checked = not self.is_bounded and bool(self._checked.all())
 
     def _is_intact(self, block: int) -> bool:
         start = block * BLOCK_BYTES

@@ -107,6 +107,11 @@ class TokenStore:
             raise ValueError(f"token store {self.path}: no split {name!r}; it has {', '.join(self._splits)}")
         return self._splits[name]
 
+    @property
+    def is_bounded(self) -> bool:
+        """Whether this is a copy that may hold only some of the store's bytes at a time."""
+        return any(file.is_bounded for file in self.files())
+
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of the store's ids.
 

@@ -52,7 +52,9 @@ def _bounds(paths: Sequence[AnyPath], data: DataConfig) -> list[float]:
     """
     most = round(data.cache_gb * 1e9)
     sizes = [
-        _held_bytes(read_manifest(path)) if data.cache_gb and (data.cache_dir or is_remote(path)) else (0, 0)
+        _held_bytes(read_manifest(path), WINDOW_TOKENS)
+        if data.cache_gb and (data.cache_dir or is_remote(path))
+        else (0, 0)
         for path in paths
     ]
     least, total = (sum(size) for size in zip(*sizes, strict=True))
@@ -62,10 +64,24 @@ def _bounds(paths: Sequence[AnyPath], data: DataConfig) -> list[float]:
     return [max(most * held // least, held) / 1e9 for held, _ in sizes]
 
 
-def _held_bytes(manifest: Mapping[str, Any]) -> tuple[int, int]:
-    """Bytes of a store's blocks that a run holds at least, and of all of them."""
+def require_cached_lanes(store: TokenStore, data: DataConfig, lanes: int, window_tokens: int) -> None:
+    """Raise ValueError if the bound on a store's copy has no room for the windows of so many lanes of a host.
+
+    Each batch reads a part of every lane's window, so that a smaller copy would be fetched again and again.
+    """
+    least, _ = _held_bytes(store.manifest, lanes * window_tokens)
+    if store.is_bounded and round(data.cache_gb * 1e9) < least:
+        raise ValueError(
+            f"data.cache_gb={data.cache_gb:g} with data.lanes={data.lanes}: this host reads {lanes} lanes, each of "
+            f"which holds {_WINDOWS_HELD} windows of its own, {math.ceil(least / 1e6) / 1e3:g} GB in all; give at "
+            "least so much, 0 for no bound, or more hosts, so that each reads fewer lanes"
+        )
+
+
+def _held_bytes(manifest: Mapping[str, Any], window_tokens: int) -> tuple[int, int]:
+    """Bytes of a store's blocks that a run with windows of that size holds at least, and of all of them."""
     total = sum(map(num_blocks, file_records(manifest))) * BLOCK_BYTES
-    windows = _WINDOWS_HELD * total * WINDOW_TOKENS // max(manifest["splits"]["train"]["tokens"], 1)
+    windows = _WINDOWS_HELD * total * window_tokens // max(manifest["splits"]["train"]["tokens"], 1)
     return min(windows, total), total
 
 
@@ -150,7 +166,7 @@ def _opened_copy(target: Path, progress: Progress, most_gigabytes: float) -> Tok
     """
     manifest, most = read_manifest(target), round(most_gigabytes * 1e9)
     files, tokens = file_records(manifest), manifest["splits"]["train"]["tokens"]
-    least, total = _held_bytes(manifest)
+    least, total = _held_bytes(manifest, WINDOW_TOKENS)
     if most >= total:
         most = 0
     _require_bound(most_gigabytes, least)
