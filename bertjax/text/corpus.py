@@ -56,6 +56,7 @@ class Unit:
     source: int  # index of the source in the corpus
     files: tuple[SourceFile, ...]
     size: int  # bytes on disk
+    digest: str = ""  # SHA-256 (hex) of the files' digests and of how they are read
 
     @property
     def name(self) -> str:
@@ -200,6 +201,7 @@ class Corpus:
         about `MAX_UNITS`, more become units of `LARGEST_UNIT`.
         """
         target = min(max(UNIT_BYTES, self.text_bytes // MAX_UNITS), LARGEST_UNIT)
+        digests = {one.file.reading: one.digest for group in self.hashed for one in group}
         units: list[Unit] = []
         for source, group in enumerate(self.files):
             held, held_weight = [], 0
@@ -208,7 +210,8 @@ class Corpus:
                 held.append(part)
                 held_weight += text_bytes(part)
                 if held_weight >= target or part.span or part is parts[-1]:
-                    units.append(Unit(len(units), source, tuple(held), sum(f.size for f in held)))
+                    size, digest = sum(file.size for file in held), _unit_digest(held, digests)
+                    units.append(Unit(len(units), source, tuple(held), size, digest))
                     held, held_weight = [], 0
         return units
 
@@ -227,7 +230,14 @@ class Corpus:
         return sum(text_bytes(file) for group in self.files for file in group)
 
     def require_unchanged(self) -> None:
-        """Raise ValueError naming the first file whose content has changed since it was hashed.
+        """Raise ValueError naming the first file whose content has changed since it was hashed."""
+        for file in self.changed_files():
+            raise ValueError(
+                f"{file.path} was changed while it was read; run the command again when nothing writes to it"
+            )
+
+    def changed_files(self) -> Iterator[SourceFile]:
+        """The files whose content has changed since they were hashed.
 
         A file with another stamp is hashed again: copying, restoring or touching a file changes its times alone.
         """
@@ -235,9 +245,19 @@ class Corpus:
         stamps = _stamps([one.file for one in hashed])
         for one, stamp in zip(hashed, stamps, strict=True):
             if stamp != one.stamp and digest(one.file) != one.digest:
-                raise ValueError(
-                    f"{one.file.path} was changed while it was read; run the command again when nothing writes to it"
-                )
+                yield one.file
+
+
+def _unit_digest(files: Sequence[SourceFile], digests: Mapping[tuple[str, ...], str]) -> str:
+    """SHA-256 (hex) of what is in a unit of files, or of spans of them, with these digests by `reading`."""
+    described = [
+        (
+            *(file.kind, KINDS[file.kind].version, os.path.basename(file.path), digests[file.reading]),
+            *(file.feature, file.spans, file.group, file.encoding, file.span),
+        )
+        for file in files
+    ]
+    return hashlib.sha256(json.dumps(described).encode()).hexdigest()
 
 
 def _contents(description: Mapping[str, Any]) -> tuple[str, list[list[str]]]:
@@ -331,7 +351,11 @@ def _with_encodings(files: Sequence[HashedFile], cache_path: AnyPath) -> tuple[H
 
 
 def _digests(files: Sequence[SourceFile], stamps: Sequence[tuple[int, ...]], cache_path: AnyPath) -> list[str]:
-    """The SHA-256 of each file; digests of plain files are cached by path and stamp."""
+    """The SHA-256 of each file; digests of plain files are cached by path and stamp.
+
+    They name the store, and so are taken before the text is read for it: 0.2 of the 27 processor seconds in which
+    200 MB of plain text are prepared.
+    """
     cache = read_cache(cache_path)
 
     def look_up(file: SourceFile, stamp: tuple[int, ...]) -> tuple[str, str]:

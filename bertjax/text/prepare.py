@@ -34,6 +34,7 @@ from bertjax.text.claims import ClaimedUnits, Claims
 from bertjax.text.corpus import Corpus, Unit
 from bertjax.text.division import LEAST_DOCUMENTS, Division, divide
 from bertjax.text.documents import DIVIDING_VERSION, describe_counts
+from bertjax.text.earlier_units import take_over_units
 from bertjax.text.filters.registry import filters_fingerprint, require_filters
 from bertjax.text.groups import read_groups
 from bertjax.text.marks import warn_of_stripped_accents
@@ -124,6 +125,7 @@ def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner |
                     explaining_full_disk(job.folder, lambda: _bytes_needed(corpus, records)),
                 ):
                     job.folder.mkdir(exist_ok=True)
+                    take_over_units(corpus.units, job)
                     _compare_documents(corpus.units, corpus.units, job, runner, progress)
                     _fill(records, corpus.units, _shard_step(job), runner, progress)
 
@@ -143,13 +145,13 @@ def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner |
             note = warn_of_stripped_accents(corpus.files) if tokenizer.rules.strip_accents else ""
 
             # Units that no store can be made of are removed; those that a full disk or a kill interrupts stay.
+            with SIGNS.doing("preparing text"):
+                _require_unchanged(corpus, job)
             with (
                 SIGNS.doing("preparing text"),
                 explaining_full_disk(job.folder, lambda: _bytes_needed(corpus, records)),
                 removed_if_invalid(job.folder),
             ):
-                corpus.require_unchanged()
-
                 # 3. Check that both splits, and the units of data.units, have something to train on
                 shards = {
                     split: [shard for unit in corpus.units if (shard := records[unit.number]["shards"][split])]
@@ -204,11 +206,12 @@ def prepare_share(data: DataConfig, index: int, count: int, progress: Progress =
             if is_complete(target, "manifest.json") or _is_publishable(job):
                 return len(corpus.units), len(corpus.units)
             job.folder.mkdir(exist_ok=True)
+            take_over_units(corpus.units, job)
             begin = len(corpus.units) * index // count
             units = corpus.units[begin:] + corpus.units[:begin]
             _compare_documents(corpus.units, units, job, runner, progress)
             _fill({}, units, _shard_step(job), runner, progress, waits=False)
-            corpus.require_unchanged()
+            _require_unchanged(corpus, job)
             return len(finished_shards(corpus.units, job)), len(corpus.units)
 
 
@@ -227,12 +230,10 @@ def _plan_store(
     rules = TextRules.of(data)
     tokenizer = load_vocabulary(vocab, rules)
     inputs_json = {
-        "sources": corpus.description(),
         "tokenizer": tokenizer.fingerprint,
         **division.inputs(),
         **units,
         **({"filters": filters_fingerprint(data.filters)} if data.filters else {}),
-        **corpus.cutting(),
     }
     if division.longest:
         inputs_json["dividing"] = DIVIDING_VERSION
@@ -245,7 +246,8 @@ def _plan_store(
                 f"{tokenizer.kind_name}; set it to none"
             )
         inputs_json["segmenter"] = f"{data.segmenter} {importlib.metadata.version(data.segmenter)}"
-    inputs = json_sha256(inputs_json | {"versions": [ARRAYS_VERSION, READING_VERSION]})
+    inputs_json["versions"] = [ARRAYS_VERSION, READING_VERSION]
+    inputs = json_sha256(inputs_json | {"sources": corpus.description(), **corpus.cutting()})
     target = to_path(data.root) / f"store-{inputs[:12]}"
     folder = target if is_remote(target) else target.with_name(f"{target.name}.partial")
     job = ShardJob(
@@ -260,8 +262,18 @@ def _plan_store(
         units["units"].get("list", "") if units else "",
         division.groups,
         data.filters,
+        json_sha256(inputs_json),
     )
     return division, tokenizer, job, target
+
+
+def _require_unchanged(corpus: Corpus, job: ShardJob) -> None:
+    """Raise ValueError if a file has changed since it was hashed. The units of other files stay finished."""
+    if changed := {file.reading for file in corpus.changed_files()}:
+        for unit in corpus.units:
+            if any(file.reading in changed for file in unit.files):
+                (job.records / f"{unit.name}.json").unlink(missing_ok=True)
+    corpus.require_unchanged()
 
 
 def _is_publishable(job: ShardJob) -> bool:

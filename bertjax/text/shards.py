@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from bertjax.text.groups import name_hash, read_groups
 from bertjax.text.screening import Drawn, Screen, compares, publish_files, read_record, read_verdicts
 from bertjax.text.sources.registry import read_documents
 from bertjax.text.spans import PLANE_OF_KIND
-from bertjax.text.store.manifest import SPLITS, ShardRecord, shard_files
+from bertjax.text.store.manifest import SPLITS, ShardRecord, json_sha256, shard_files
 from bertjax.text.store.writer import ShardWriter
 from bertjax.text.trained_vocabulary import load_vocabulary
 from bertjax.text.units import UnitMarker, find_units
@@ -47,6 +47,7 @@ class ShardJob:
     list_digest: str = ""  # of the list that `units` names, if any
     groups: str = ""  # `data.groups`
     filters: tuple[str, ...] = ()  # `data.filters`
+    settings: str = ""  # fingerprint of all inputs but the text
 
     @property
     def planes(self) -> tuple[str, ...]:
@@ -64,11 +65,11 @@ class ShardJob:
 def make_shards(unit: Unit, job: ShardJob) -> dict[str, Any]:
     """Read, split, encode and write a unit; return its record.
 
-    The record has `shards` (split -> the shard's record, None if no document fell into the split), `reading` (the
-    reader's counts), `divided` (name and documents of each divided file), `text_bytes`, `unknown_tokens` and, if the
-    job has any, `units` (their numbers by plane) and `screened` (the counts of filters). It is published after the
-    shards, so a unit with a record is finished. Two processes may make the same unit at the same time, as happens on
-    clusters. Raises ValueError like reading, and if the list of units has changed.
+    The record has `digest` (`unit_digest`), `shards` (split -> the shard's record, None if no document fell into the
+    split), `reading` (the reader's counts), `divided` (name and documents of each divided file), `text_bytes`,
+    `unknown_tokens` and, if the job has any, `units` (their numbers by plane) and `screened` (the counts of filters).
+    It is published after the shards, so a unit with a record is finished. Two processes may make the same unit at the
+    same time, as happens on clusters. Raises ValueError like reading, and if the list of units has changed.
     """
     tokenizer = _tokenizer(job.vocab, job.rules)
     reading = ReadCounts()
@@ -96,7 +97,8 @@ def make_shards(unit: Unit, job: ShardJob) -> dict[str, Any]:
                 ungrouped += sum(read_groups(job.groups).of(document) is None for document in firsts)
         finished = {split: writer.finish() for split, writer in writers.items()}
         shards = {split: shard if shard["documents"] else None for split, shard in finished.items()}
-        record = {"inputs": job.inputs, "shards": shards, "reading": reading.to_json(), "divided": divided}
+        record = {"inputs": job.inputs, "digest": unit_digest(unit, job), "shards": shards}
+        record |= {"reading": reading.to_json(), "divided": divided}
         record |= {"text_bytes": text_bytes, "unknown_tokens": unknown, **({"units": marker.counts} if marker else {})}
         record |= letters.to_json() | ({"ungrouped": ungrouped} if job.groups else {})
         record |= {"screened": screen.to_json()} if job.filters else {}
@@ -106,10 +108,16 @@ def make_shards(unit: Unit, job: ShardJob) -> dict[str, Any]:
     return record
 
 
-class _Record(TypedDict):
+def unit_digest(unit: Unit, job: ShardJob) -> str:
+    """SHA-256 (hex) of all that the shards of a unit follow from, but for their names."""
+    return json_sha256([job.settings, unit.digest])
+
+
+class UnitRecord(TypedDict):
     """The parts of a unit's record that are read."""
 
     inputs: str
+    digest: NotRequired[str]
     shards: dict[str, ShardRecord | None]
 
 
@@ -137,7 +145,7 @@ def is_finished(unit: Unit, job: ShardJob) -> bool:
 
 
 def _read_record(unit: Unit, job: ShardJob) -> dict[str, Any] | None:
-    return read_record(job.records / f"{unit.name}.json", _Record, job.inputs)
+    return read_record(job.records / f"{unit.name}.json", UnitRecord, job.inputs)
 
 
 def remove_records(job: ShardJob) -> None:

@@ -381,14 +381,55 @@ def test_one_giant_line(data, tmp_path):
 
 
 def test_file_that_changes_meanwhile(data, tmp_path, monkeypatch):
+    """It costs its own unit alone."""
+    first = tmp_path / "text" / "00.txt"
+
     def meddle(unit, job):
-        (tmp_path / "text" / "00.txt").write_text("The other text.")
+        first.write_text(first.read_text().replace("the", "and"))
         return shards.make_shards(unit, job)
 
     monkeypatch.setattr(module, "make_shards", meddle)
     with pytest.raises(ValueError, match=r"00\.txt was changed while it was read"):
         prepare(data)
-    assert not list(Path(data.root).glob("store*"))
+    assert not list(Path(data.root).glob("store-*/manifest.json"))
+    assert units_made(data, monkeypatch) == [0]
+
+
+def units_made(data, monkeypatch):
+    """Prepare, compare the store with one that was made from nothing, and return the numbers of the units made."""
+    made = []
+    monkeypatch.setattr(module, "make_shards", shards.make_shards)
+    expected = content(prepare(changed(data, root=f"{data.root}-other")))
+    monkeypatch.setattr(module, "make_shards", lambda unit, job: made.append(unit) or shards.make_shards(unit, job))
+    assert content(prepare(data)) == expected
+    return [unit.number for unit in made]
+
+
+@pytest.mark.parametrize("change", ["same size", "new file", "other settings", "damage"])
+def test_finished_units_of_unchanged_files_are_taken_over(data, tmp_path, monkeypatch, change):
+    total = len(Corpus.of(data).units)
+    interrupted(data, total)
+    (folder,) = Path(data.root).glob("store-*.partial")
+    finished = len(list(folder.glob("unit-*.json")))
+    first = tmp_path / "text" / "00.txt"
+    if change == "same size":
+        first.write_text(first.read_text().replace("the", "and").replace("river", "which"))
+    elif change == "new file":  # which is a unit, so that the numbers of all others change
+        (tmp_path / "text" / "0.txt").write_text(generated_text(99, 90))
+    elif change == "other settings":
+        data = changed(data, lowercase=False)
+    else:
+        (folder / "train-00003.tokens").write_bytes(b"cut")
+        first.write_text(first.read_text().replace("the", "and"))
+    made = units_made(data, monkeypatch)
+    later = [*range(finished, total)]
+    expected = {
+        "same size": [0, *later],
+        "new file": [0, *(number + 1 for number in later)],
+        "other settings": [*range(total)],
+        "damage": [0, 3, *later],
+    }
+    assert finished >= 5 and made == expected[change]
 
 
 def test_touched_file_costs_no_unit(data, tmp_path, monkeypatch):

@@ -1,0 +1,85 @@
+"""Take over the units that an interrupted preparation has finished of the files that are the same.
+
+A store is named after all of its text, so that a changed, new or missing file makes another one, whose units of all
+other files would be made again. A unit's record has the digest of its own content and of how it is read. The shards
+of an equal unit in the folder of another unfinished store of the same root become those of this one: as links, so that
+nothing is copied.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bertjax.storage.atomic_directories import publish, scratch_dir
+from bertjax.storage.json_documents import read_json
+from bertjax.text.corpus import Unit
+from bertjax.text.screening import compares, publish_files
+from bertjax.text.shards import ShardJob, UnitRecord, is_finished, unit_digest
+from bertjax.text.store.manifest import shard_files
+
+
+def take_over_units(units: Sequence[Unit], job: ShardJob) -> int:
+    """Link the shards of units that another preparation has finished into the folder of `job`; returns how many.
+
+    None in object storage, nor where filters compare documents with those of other units.
+    """
+    if not isinstance(job.folder, Path) or compares(job.filters):
+        return 0
+    missing = [unit for unit in units if not is_finished(unit, job)]
+    earlier = _finished_elsewhere(job.folder) if missing else {}
+    matches = [(unit, earlier[digest]) for unit in missing if (digest := unit_digest(unit, job)) in earlier]
+    return sum(_take_over(unit, path, job) for unit, path in matches)
+
+
+def _finished_elsewhere(folder: Path) -> dict[str, Path]:
+    """The records of units in the folders of other unfinished stores, by the digest of what is in the unit."""
+    records: dict[str, Path] = {}
+    for path in folder.parent.glob("store-*.partial/unit-*.json"):
+        if path.parent != folder and (record := _read(path)):
+            records[record.get("digest", "")] = path
+    return records
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """The record of a unit; None if it is damaged, or gone, as when its store was published."""
+    try:
+        return read_json(path, UnitRecord)
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def _take_over(unit: Unit, path: Path, job: ShardJob) -> bool:
+    """Link the shards of a record; returns whether they are all there and the disk can link them."""
+    assert isinstance(job.folder, Path)
+    if (record := _read(path)) is None:
+        return False
+    shards: dict[str, Any] = {}
+    with scratch_dir(job.folder, f"{unit.name}-") as name:
+        scratch = Path(name)
+        try:
+            for split, shard in record["shards"].items():
+                shards[split] = shard and _linked(shard, path.parent, f"{split}-{unit.number:05}", scratch)
+        except OSError:
+            return False
+        for file in sorted(scratch.iterdir()):
+            publish(file, job.folder)
+        made = json.dumps({**record, "inputs": job.inputs, "shards": shards}).encode()
+        publish_files({f"{unit.name}.json": made}, scratch, job.records)
+    return True
+
+
+def _linked(shard: Mapping[str, Any], folder: Path, name: str, scratch: Path) -> dict[str, Any]:
+    """The record of a shard under another name, with links to its files in `scratch`. Raises OSError without them."""
+    renamed = json.loads(json.dumps(shard))
+    for file in shard_files(renamed):
+        earlier = folder / file["name"]
+        file["name"] = name + file["name"].removeprefix(shard["name"])
+        os.link(earlier, scratch / file["name"])
+        if (size := earlier.stat().st_size) != file["bytes"]:
+            raise OSError(f"{earlier} has {size} bytes instead of {file['bytes']}")
+    renamed["name"] = name
+    return renamed
