@@ -105,6 +105,11 @@ PIECES = (
     Piece("hosts", ("tests/run/check_hosts.py",)),
     # What a part does not finish within its minutes it goes on with the next time.
     *(Piece(part, ("tests/chaos/check_faults.py", part, "--minutes", "30")) for part in _FAULTS),
+    Piece(
+        "predict",
+        ("tests/chaos/check_predict.py", str(DATA), "--megabytes", "100"),
+        first_of(needs_data("books_en", "vocab"), needs_modules("pyarrow")),
+    ),
     Piece("preemption", ("tests/run/check_preemption.py",)),
     *(long_tests(room, paths) for room, paths in ROOMS.items()),
     Piece(
