@@ -11,7 +11,7 @@ from bertjax.parallel.mesh import make_mesh
 from bertjax.plan.compiling import compile_stage
 from bertjax.training.stages import make_stages
 
-LENGTHS = (2_048, 4_096)
+LENGTHS = (4_096, 8_192)
 # Narrow heads and many of them: scores outweigh everything else in a step that keeps them.
 NARROW = {"vocab_size": 512, "hidden_size": 64, "num_attention_heads": 8, "intermediate_size": 64}
 
