@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from family_models import TEXTS, their_tokenizer, tokenizer_of
 from test_question_windows import by_transformers, rows_of
-from their_families import IN_TRANSFORMERS, members
+from their_families import members
 
 from bertjax.families.registry import FAMILIES
 from bertjax.finetune.data.examples import Question, TaggedSentence, TextExample
@@ -126,7 +126,7 @@ def test_sizes_leave_room_for_the_separators() -> None:
         WindowSizes(20, 4, 16, two)
 
 
-@pytest.mark.parametrize("family", IN_TRANSFORMERS)
+@pytest.mark.parametrize("family", members())
 def test_words_as_transformers(family: str) -> None:
     ours = tokenizer_of(family)
     # RoBERTa's class takes words with this option only.

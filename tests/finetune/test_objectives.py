@@ -4,25 +4,22 @@ test_task_heads.py."""
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 from one_step import TEMPERATURE, one_step, require_equal_gradients
-from small_tasks import content_of, sentences, small_config, small_start, write_classes
+from small_tasks import content_of, sentences, small_config, small_start
 
 from bertjax.config import MeshConfig, TaskConfig
 from bertjax.finetune.batches import padded
 from bertjax.finetune.data.examples import TextExample
 from bertjax.finetune.kinds import KINDS
 from bertjax.finetune.kinds.vector import VECTOR, nearest_accuracy
-from bertjax.finetune.run import Start, finetune
+from bertjax.finetune.run import Start
 from bertjax.input.lengths import LengthCounts
 from bertjax.parallel.mesh import BATCH_AXES, make_mesh
-from bertjax.run.telemetry import METRICS_FILE, read_metrics
-from bertjax.runtime.processes import alone
 from bertjax.training.objectives import Batch, Forward, Sums
 
 ROWS = 8
@@ -161,22 +158,3 @@ def test_dev_set_without_negatives_is_reported(second: str, told: bool, tmp_path
         (tmp_path / f"{name}.jsonl").write_text("\n".join(rows))
     notes = content_of(small_config("pairs", start, tmp_path, tmp_path / "run"), start).notes
     assert any(note.startswith("dev: one text is in all pairs") for note in notes) == told
-
-
-@pytest.mark.long  # meshes and microbatches of each loss are above and in test_task_packing.py
-def test_meshes_and_microbatches_take_equal_steps(start: Start, tmp_path: Path) -> None:
-    data = write_classes(tmp_path / "data", train=48, dev=16)
-    losses = {}
-    for name, mesh, parts in (
-        ("data8", MeshConfig(), 1),
-        ("data2-fsdp2-tensor2", MeshConfig(data=2, fsdp=2, tensor=2), 2),
-    ):
-        config = small_config("classification", start, data, tmp_path / name, epochs=2)
-        config = replace(config, mesh=mesh, training=replace(config.training, grad_accum_steps=parts, log_every=1))
-        with alone() as processes:
-            result = finetune(config, start, content_of(config, start), processes, lambda line: None)
-        logged = [record.get("train/sequence_loss") for record in read_metrics(tmp_path / name / METRICS_FILE)]
-        losses[name] = [*(loss for loss in logged if loss is not None), *result.figures.values()]
-    one, other = losses.values()
-    assert len(one) > 6
-    np.testing.assert_allclose(other, one, rtol=2e-5)

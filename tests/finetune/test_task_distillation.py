@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import jax
@@ -12,26 +11,23 @@ import numpy as np
 import pytest
 from exported_models import fine_tuned_model
 from small_tasks import content_of, small_config, small_start, write_classes
+from their_model import assert_same_gradients
 
-from bertjax.config import DistillationConfig, FinetuneConfig, MeshConfig, TaskConfig
+from bertjax.config import DistillationConfig, FinetuneConfig, TaskConfig
 from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.teacher import fit_task_teacher, read_task_teacher
 from bertjax.families.networks import abstract_network, init_params
 from bertjax.finetune.distillation import PREDICTIONS, distillation_objective, with_projection
-from bertjax.finetune.job import assemble_task, resolved
 from bertjax.finetune.kinds import KINDS
 from bertjax.finetune.kinds.kind import TaskContent
 from bertjax.finetune.run import Result, Start, finetune
 from bertjax.model.network import bind
-from bertjax.parallel.mesh import make_mesh
-from bertjax.parallel.sharding import to_global
 from bertjax.run.checkpoint import DIRECTORY, read_metadata
 from bertjax.run.run_directory import load_run
 from bertjax.run.telemetry import METRICS_FILE, read_metrics
 from bertjax.runtime.processes import alone
 from bertjax.training.objectives import TEACHER, Forward
-from bertjax.training.state import new_state
 from bertjax.training.teacher import Teacher
 
 ROWS, LENGTH, CLASSES = 6, 12, 3
@@ -123,11 +119,7 @@ def test_prediction_loss_matches_its_formula(name: str, start: Start, wide: Star
     assert float(sums["loss"]) == pytest.approx(wanted, rel=1e-6)
     by_logits = GRADIENTS[name](ours, theirs) * weights.reshape(weights.shape + (1,) * (ours.ndim - weights.ndim))
     of_logits = jax.jit(jax.grad(lambda params, batch: (compute(params, batch)[1][1][0] * by_logits).sum()))
-    expected = jax.tree.leaves(jax.device_get(of_logits(params, batch)["model"]))
-    whole = np.sqrt(sum(np.square(leaf).sum() for leaf in expected))
-    for mine, leaf in zip(jax.tree.leaves(gradients["model"]), expected, strict=True):
-        off = np.linalg.norm(mine - leaf)
-        assert off <= 1e-5 * np.linalg.norm(leaf) or off <= 1e-6 * whole
+    assert_same_gradients(gradients["model"], jax.device_get(of_logits(params, batch)["model"]))
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradients[TEACHER])), "the teacher learns nothing"
     assert sums.keys() == {*kind.figures}
 
@@ -191,30 +183,6 @@ def test_distillation_resumes_bit_identically(distil: str, start: Start, wide: S
     other = Teacher(teacher.model, jax.tree.map(lambda x: x + 1, teacher.params))
     with pytest.raises(ValueError, match="the teacher changed since this run began"):
         run(config, start, content, other)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("distil", ["predictions", "layers"])
-def test_a_mesh_and_microbatches_change_nothing(
-    distil: str, start: Start, wide: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data, found = write_classes(tmp_path / "data", train=32, dev=16), []
-    for name, mesh, parts in (("one", MeshConfig(1, 1, 1), 1), ("eight", MeshConfig(2, 2, 2), 2)):
-        config, content, teacher = taught(distil, start, wide, data, tmp_path / name, grad_accum_steps=parts)
-        config = resolved(replace(config, mesh=mesh), content)
-        some = jax.devices()[: mesh.data * mesh.fsdp * mesh.tensor]
-        monkeypatch.setattr("bertjax.finetune.job.make_mesh", partial(make_mesh, devices=some))
-        job = assemble_task(config, content, start.tokenizer, teacher)
-        rows, params = job.stages[0], jax.jit(init_params, static_argnums=0)(config.model, jax.random.key(1))
-        with jax.set_mesh(job.mesh):
-            placed = jax.device_put(params, job.blueprint.shardings.params)
-            state = jax.jit(
-                lambda params, job=job: new_state(params, job.optimizer), out_shardings=job.blueprint.shardings
-            )(placed)
-            for step in range(2):
-                state, metrics = rows.train_step(state, to_global(job.mesh, rows.batches.batch(step, 16)))
-                found.append(float(metrics["loss"]))
-    np.testing.assert_allclose(found[2:], found[:2], rtol=2e-5)
 
 
 def test_a_teacher_of_another_task_is_refused(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 from small_tasks import content_of, sentences, small_config, small_start
+from test_objectives import Given
 
 from bertjax.config import MeshConfig, TaskConfig
 from bertjax.finetune.data import plain_text
@@ -136,20 +137,6 @@ def test_predictions_of_vectors_are_not_compared() -> None:
     for kind in (VECTOR, TEXT_VECTOR, DENOISING):
         with pytest.raises(ValueError, match=f"a task of the kind {kind.name} has no predictions to measure one by"):
             kind.load_measures(make_task(TaskConfig("pairs")), "dev", [], Path("predictions"))
-
-
-class Given:
-    """A network that has made its vectors already."""
-
-    def __init__(self, vectors: jax.Array) -> None:
-        self.made = vectors
-
-    def encode(self, *inputs: jax.Array | None, packed: bool, attention: str) -> jax.Array:
-        return self.made
-
-    @staticmethod
-    def vectors(hidden: jax.Array, sequence_ids: jax.Array, sequences: int) -> jax.Array:
-        return hidden
 
 
 def test_negatives_and_cut_vectors_in_the_loss() -> None:

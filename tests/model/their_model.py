@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 import pytest
 
@@ -11,6 +12,15 @@ from bertjax.convert.huggingface.names import from_huggingface_tensors
 
 def relative(ours, reference):
     return float(np.linalg.norm(np.asarray(ours) - reference) / np.linalg.norm(reference))
+
+
+def assert_same_gradients(found, wanted):
+    """Each by the norm of the difference over its own, or over all of them where its own is next to nothing."""
+    assert jax.tree.structure(found) == jax.tree.structure(wanted)
+    whole = np.sqrt(sum(np.square(g, dtype=np.float64).sum() for g in jax.tree.leaves(wanted)))
+    for (path, ours), theirs in zip(jax.tree.leaves_with_path(found), jax.tree.leaves(wanted), strict=True):
+        off = np.linalg.norm(ours - theirs)
+        assert off <= 1e-5 * np.linalg.norm(theirs) or off <= 1e-6 * whole, (jax.tree_util.keystr(path), off, whole)
 
 
 def their_model(config, seed=0):
