@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
 
 import jax
 import numpy as np
 
 from bertjax.config import DEFAULT_EXECUTION, ExecutionConfig, MeshConfig, ModelConfig, OptimizerConfig
 from bertjax.parallel.mesh import make_mesh
-from bertjax.parallel.sharding import to_global
+from bertjax.parallel.sharding import put_on_devices, to_global
 from bertjax.training.evaluate import make_eval_step
 from bertjax.training.objectives import Objective, choose
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.schedules import make_schedule
-from bertjax.training.state import draw_blueprint, init_state
+from bertjax.training.state import draw_blueprint, draw_frozen, init_state
 from bertjax.training.step import GradientMetrics, Packed, make_train_step, several_sequences
 
 OBJECTIVES = choose(("mlm", "nsp"))
+NOTHING: Mapping[str, tuple[ModelConfig, Any]] = MappingProxyType({})
 
 
 class Training:
-    """On the first devices, as many as the mesh has; from the weights of seed 0."""
+    """On the first devices, as many as the mesh has; from the weights of seed 0.
+
+    `frozen` has the configuration and the parameters of each frozen network.
+    """
 
     def __init__(
         self,
@@ -38,12 +44,18 @@ class Training:
         packed: Packed = several_sequences,
         gradient_metrics: GradientMetrics | None = None,
         platform: str | None = None,
+        frozen: Mapping[str, tuple[ModelConfig, Any]] = NOTHING,
     ) -> None:
         self.mesh_config = mesh
         self.mesh = make_mesh(mesh, jax.devices()[: mesh.data * mesh.fsdp * mesh.tensor])
         optimizer = make_optimizer(settings)
         with jax.set_mesh(self.mesh):
-            self.blueprint = draw_blueprint(model, optimizer, self.mesh, execution)
+            networks = {name: draw_frozen(config, self.mesh, execution) for name, (config, _) in frozen.items()}
+            self.frozen = {
+                name: put_on_devices(params, jax.tree.map(lambda leaf: leaf.sharding, networks[name].params))
+                for name, (_, params) in frozen.items()
+            }
+            self.blueprint = draw_blueprint(model, optimizer, self.mesh, execution, networks)
             self.state = init_state(self.blueprint, model, optimizer, 0)
             self._first = jax.device_get(self.state)
             self.train_step = make_train_step(
@@ -68,7 +80,7 @@ class Training:
     def step(self, batch: dict[str, np.ndarray]) -> dict[str, float]:
         """Take a step; its figures."""
         with jax.set_mesh(self.mesh):
-            self.state, metrics = self.train_step(self.state, self.on_devices(batch))
+            self.state, metrics = self.train_step(self.state, self.on_devices(batch), self.frozen)
         return {name: float(value) for name, value in metrics.items()}
 
     def losses(self, batches: Iterable[dict[str, np.ndarray]]) -> np.ndarray:

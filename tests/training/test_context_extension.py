@@ -16,7 +16,7 @@ import pytest
 from generated_corpus import write_corpus
 from test_step import batches
 from their_families import SIZES, small
-from tiny_runs import checkpoints, command, digests, finish, start, stop_after
+from tiny_runs import checkpoints, command, digests, finish, start
 
 from bertjax.config import Config, DataConfig, MeshConfig, OptimizerConfig, StageConfig, TrainingConfig
 from bertjax.parallel.mesh import make_mesh
@@ -120,14 +120,6 @@ def resumed(log: Path) -> list[int]:
     return [int(step) for step in re.findall(r"^resuming .* at step (\d+)", log.read_text(), re.M)]
 
 
-@pytest.mark.long  # the suite kills at the boundary of other stages
-def test_killed_around_the_extension_ends_with_the_same_bits(extended: tuple[Path, Path, Path], tmp_path: Path) -> None:
-    # A checkpoint is whole for certain when the next one is begun.
-    before, after = killed_at(extended, tmp_path / "killed", [BOUNDARY - 2, BOUNDARY + 2 * SAVED + 3])
-    assert before < BOUNDARY < after
-    assert digests(tmp_path / "killed") == digests(extended[2])
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_killed_at_drawn_steps_it_ends_with_the_same_bits(
@@ -138,21 +130,6 @@ def test_killed_at_drawn_steps_it_ends_with_the_same_bits(
     drawn = {BOUNDARY, BOUNDARY + 1, *(rng.randrange(2 * SAVED + 1, STEPS) for _ in range(3))}
     killed_at(extended, tmp_path / "killed", sorted(drawn))
     assert digests(tmp_path / "killed") == digests(extended[2])
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(3))
-def test_killed_at_drawn_moments_it_ends_with_the_same_bits(
-    seed: int, extended: tuple[Path, Path, Path], tmp_path: Path
-) -> None:
-    recipe, source, reference = extended
-    rng, run_dir, log = random.Random(seed), tmp_path / "killed", tmp_path / "log"
-    arguments = command(recipe, source, run_dir)
-    for step in (2 * SAVED, BOUNDARY + SAVED):  # so late that a checkpoint is whole
-        said = f"pretraining  {step} /"
-        assert stop_after(arguments, log, rng.uniform(0.0, 0.05), signal.SIGKILL, said) == -signal.SIGKILL
-    finish(arguments, log)
-    assert len(resumed(log)) == 2 and digests(run_dir) == digests(reference)
 
 
 @pytest.mark.long

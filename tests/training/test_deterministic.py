@@ -1,4 +1,4 @@
-"""`deterministic`: on a GPU the same bits in every process, elsewhere nothing but a word in the log."""
+"""`deterministic`: on a GPU the same bits in every process, elsewhere no option is needed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ import jax
 import pytest
 
 from bertjax.config import Config, ExecutionConfig, OptimizerConfig, TrainingConfig
-from bertjax.parallel.mesh import make_mesh
-from bertjax.run.checks import choose_stage_attention, preflight
-from bertjax.run.describe import _describe_attention, _describe_deterministic
-from bertjax.training.stages import make_stages
+from bertjax.run.checks import preflight
 
 pytestmark = pytest.mark.run
 
@@ -51,20 +48,6 @@ def test_three_processes_on_a_gpu_end_with_the_same_bits() -> None:
     command = [sys.executable, "-c", PROGRAM, str(Path(__file__).parent)]
     ends = {subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(3)}
     assert len(ends) == 1
-
-
-def test_the_log_says_what_became_of_it() -> None:
-    mesh = make_mesh(Config().mesh)
-    assert _describe_deterministic(Config(), mesh) == []
-    (line,) = _describe_deterministic(Config(deterministic=True), mesh)
-    assert line == "deterministic: as every program on a cpu is; no option is needed"
-
-
-def test_the_log_says_who_computes_the_attention_and_why() -> None:
-    config = Config()
-    choices = choose_stage_attention(config, make_mesh(config.mesh), make_stages(config))
-    assert _describe_attention(choices) == "attention: xla (the only backend for cpu)"
-    assert _describe_attention([*choices, *choices]) == _describe_attention(choices)
 
 
 @pytest.mark.parametrize("backend", ["splash", "cudnn"])

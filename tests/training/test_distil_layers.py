@@ -13,6 +13,7 @@ import pytest
 from exported_models import trained_model
 from generated_corpus import write_corpus
 from random_batches import random_batches
+from small_training import Training
 from test_family_training import in_twos
 from test_step import MESHES, OPTIMIZER
 from tiny_runs import command, digests, finish, write_recipe
@@ -36,17 +37,12 @@ from bertjax.families.registry import get_family
 from bertjax.model.attention.backends import visible
 from bertjax.model.layer_states import LayerStates
 from bertjax.model.network import bind
-from bertjax.parallel.mesh import make_mesh
-from bertjax.parallel.sharding import put_on_devices, to_global
 from bertjax.run.checkpoint import read_metadata
 from bertjax.run.checks import preflight
 from bertjax.run.telemetry import curves, read_metrics
 from bertjax.training.objectives import TEACHER, Forward, choose
 from bertjax.training.objectives.distil_layers import layer_sums
-from bertjax.training.optimizer import make_optimizer
-from bertjax.training.schedules import make_schedule
-from bertjax.training.state import draw_blueprint, draw_frozen, init_state
-from bertjax.training.step import averages, batch_weights, make_train_step, objective_sums
+from bertjax.training.step import averages, batch_weights, objective_sums
 from bertjax.training.teacher import assumed_teacher
 
 OBJECTIVES = choose(("distil_layers",))
@@ -186,25 +182,12 @@ def test_student_equal_to_its_teacher_has_no_gradient() -> None:
     assert float(value) == 0 and not any(np.any(leaf) for leaf in jax.tree.leaves(gradient))
 
 
-def losses(networks: dict, mesh_config: MeshConfig, accumulate: int = 1, packed: bool = False, **how) -> list[float]:
+def losses(networks: dict, mesh: MeshConfig, accumulate: int = 1, packed: bool = False, **how) -> np.ndarray:
     """Losses of three steps."""
-    devices = jax.devices()[: mesh_config.data * mesh_config.fsdp * mesh_config.tensor]
-    mesh, optimizer, execution = make_mesh(mesh_config, devices), make_optimizer(OPTIMIZER), ExecutionConfig(**how)
-    with jax.set_mesh(mesh):
-        teacher = draw_frozen(DEEP, mesh, execution)
-        frozen = {
-            TEACHER: put_on_devices(networks[TEACHER][1], jax.tree.map(lambda leaf: leaf.sharding, teacher.params))
-        }
-        blueprint = draw_blueprint(STUDENT, optimizer, mesh, execution, {TEACHER: teacher})
-        state = init_state(blueprint, STUDENT, optimizer, 0)
-        settings = {"clip_norm": 1.0, "grad_accum_steps": accumulate, "dropout_seed": None}
-        settings["packed"] = lambda batch: packed
-        step = make_train_step(blueprint, OBJECTIVES, optimizer, make_schedule(OPTIMIZER, 100), **settings)
-        found = []
-        for batch in map(packed_in_twos, batches()) if packed else batches():
-            state, metrics = step(state, to_global(mesh, batch), frozen)
-            found.append(float(metrics["loss"]))
-        return found
+    settings = {"objectives": OBJECTIVES, "accumulate": accumulate, "packed": lambda batch: packed}
+    frozen = {TEACHER: (DEEP, networks[TEACHER][1])}
+    training = Training(mesh, STUDENT, OPTIMIZER, execution=ExecutionConfig(**how), frozen=frozen, **settings)
+    return training.losses(map(packed_in_twos, batches()) if packed else batches())
 
 
 def packed_in_twos(batch: dict) -> dict:

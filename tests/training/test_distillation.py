@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from generated_corpus import write_corpus
 from random_batches import random_batches
+from small_training import Training
 from test_step import LENGTH, MODEL, OPTIMIZER, PREDICTIONS, ROWS
 from tiny_runs import checkpoints, command, digests, finish, write_recipe
 
@@ -20,17 +21,11 @@ from bertjax.__main__ import main
 from bertjax.config import Config, DistillationConfig, ExecutionConfig, MeshConfig, StageConfig, TrainingConfig
 from bertjax.families.networks import abstract_network, init_params
 from bertjax.model.network import bind
-from bertjax.parallel.mesh import make_mesh
-from bertjax.parallel.sharding import put_on_devices, to_global
 from bertjax.run.checkpoint import read_metadata
 from bertjax.run.checks import preflight
 from bertjax.run.telemetry import curves, read_metrics
-from bertjax.training.evaluate import make_eval_step
 from bertjax.training.objectives import TEACHER, Forward, make_objectives
-from bertjax.training.optimizer import make_optimizer
-from bertjax.training.schedules import make_schedule
-from bertjax.training.state import draw_blueprint, draw_frozen, init_state
-from bertjax.training.step import averages, batch_weights, make_train_step, objective_sums
+from bertjax.training.step import averages, batch_weights, objective_sums
 
 NAMES = ("distil_mlm", "mlm", "distil_cosine")
 CONFIG = Config(
@@ -123,27 +118,14 @@ def test_the_cosine_and_its_gradient_equal_torch() -> None:
     assert off <= 1e-6 * np.linalg.norm(theirs.grad.numpy())
 
 
-def losses(networks: dict, mesh_config: MeshConfig, accumulate: int = 1) -> list[float]:
+def losses(networks: dict, mesh: MeshConfig, accumulate: int = 1) -> list[float]:
     """Losses of three steps and an evaluation."""
-    devices = jax.devices()[: mesh_config.data * mesh_config.fsdp * mesh_config.tensor]
-    mesh, optimizer = make_mesh(mesh_config, devices), make_optimizer(OPTIMIZER)
-    with jax.set_mesh(mesh):
-        teacher = draw_frozen(DEEP, mesh, IN_CHUNKS)
-        frozen = {
-            TEACHER: put_on_devices(networks[TEACHER][1], jax.tree.map(lambda leaf: leaf.sharding, teacher.params))
-        }
-        blueprint = draw_blueprint(STUDENT, optimizer, mesh, IN_CHUNKS, {TEACHER: teacher})
-        state = init_state(blueprint, STUDENT, optimizer, 0)
-        how = {"clip_norm": 1.0, "grad_accum_steps": accumulate, "dropout_seed": None}
-        step = make_train_step(blueprint, OBJECTIVES, optimizer, make_schedule(OPTIMIZER, 100), **how)
-        step = replace(step, frozen=frozen)
-        found = []
-        for batch in batches():
-            state, metrics = step(state, to_global(mesh, batch))
-            found.append(float(metrics["loss"]))
-        evaluate = make_eval_step(blueprint, OBJECTIVES, packed=lambda batch: False)
-        sums = evaluate(state.params, to_global(mesh, batch), frozen)
-        return [*found, float(averages(sums, sums, OBJECTIVES)["loss"])]
+    how = {"execution": IN_CHUNKS, "frozen": {TEACHER: (DEEP, networks[TEACHER][1])}}
+    training = Training(mesh, STUDENT, OPTIMIZER, objectives=OBJECTIVES, accumulate=accumulate, **how)
+    found = training.losses(batches())
+    held_out = training.on_devices(next(batches()))
+    sums = training.eval_step(training.state.params, held_out, training.frozen)
+    return [*found, float(averages(sums, sums, OBJECTIVES)["loss"])]
 
 
 @pytest.mark.long  # the suite has shardings of a teacher in test_frozen_networks.py

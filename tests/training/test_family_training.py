@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from generated_corpus import write_corpus
 from small_training import Training
-from test_step import IN_CHUNKS, LONG, MESHES, MODEL, OPTIMIZER, batches
+from test_step import IN_CHUNKS, MESHES, MODEL, OPTIMIZER, batches
 from their_families import SIZES, small
 from tiny_runs import command, digests, finish, stop_after, write_recipe
 
@@ -26,6 +26,10 @@ from bertjax.families.registry import FAMILIES, get_family
 from bertjax.run.run_directory import load_run
 from bertjax.run.telemetry import curves, read_metrics
 from bertjax.training.objectives import choose
+
+# The suite has the parts: options of the architecture on all axes and bfloat16 in test_equivalence.py, objectives in
+# files of their own, packed rows in tests/model, and stages in test_stages.py.
+pytestmark = pytest.mark.long
 
 STEPS = 240
 OF_ROBERTA = (
@@ -231,17 +235,6 @@ MEMBERS = {  # arguments, the class of the export
     ),
 }
 
-# BERT's network under other masks, which are tested by themselves; test_stages.py trains on units in every run.
-# DeBERTa's steps stand in test_embedding_sharing.py, those of Longformer and BigBird in test_sparse_training.py.
-SELDOM = ("ernie", "macbert", "spanbert", "deberta", "deberta-v2", "deberta-v3", "longformer", "bigbird")
-# Like others that are trained: RoBERTa's tokenizer is ModernBERT's. ELECTRA's two networks take three runs: of them the
-# suite has the step, the sums on a mesh and the figures, in test_replaced_tokens.py and test_embedding_sharing.py.
-SELDOM += ("roberta", "xlm-roberta", "camembert", "distilbert", "electra")
-# ALBERT's shared layers, sentence order and packed rows are trained in test_options.py, test_transformers_losses.py and
-# below. The suite trains, resumes and exports a family that a file adds, in tests/model/test_made_up_family.py.
-SELDOM += ("albert", "modernbert", "eurobert", "ultrabert", "nomic-bert", "mpnet", "xlm-roberta-xl")
-SELDOM += ("esm", "esmc")
-
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -266,14 +259,7 @@ def units(corpus: Path) -> Path:
     return path
 
 
-# Those without a class in transformers are trained in the suite by their options, in tests/model/test_options.py.
-WITH_LONG = [
-    pytest.param(name, marks=[LONG] * (name in SELDOM or not architecture))
-    for name, (_, architecture) in MEMBERS.items()
-]
-
-
-@pytest.mark.parametrize("family", WITH_LONG)
+@pytest.mark.parametrize("family", MEMBERS)
 def test_a_member_trains_resumes_and_is_exported(
     family: str, corpus: Path, similar_words: Path, units: Path, tmp_path: Path
 ) -> None:
@@ -380,7 +366,6 @@ def in_twos(batch: Batch) -> Batch:
     return made
 
 
-@LONG  # the suite has all options of the architecture at once, in test_equivalence.py
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_families_train_equally_packed_and_on_a_mesh(family: str, mesh: str) -> None:
@@ -390,7 +375,6 @@ def test_families_train_equally_packed_and_on_a_mesh(family: str, mesh: str) -> 
     np.testing.assert_allclose(training.losses(map(in_twos, batches_of(family))), single, rtol=1e-5)
 
 
-@LONG
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_dropout_of_a_member_does_not_depend_on_the_mesh(family: str, mesh: str) -> None:
@@ -406,7 +390,6 @@ def test_dropout_of_a_member_does_not_depend_on_the_mesh(family: str, mesh: str)
         pytest.param(MESHES["data=2,fsdp=2,tensor=2"], id="eight"),
     ],
 )
-@LONG  # the suite has BERT in bfloat16, in test_equivalence.py
 @pytest.mark.parametrize("family", FAMILIES)
 def test_losses_in_bfloat16_are_those_of_float32(family: str, mesh: MeshConfig) -> None:
     """Within 0.5 % over three updates, before differences grow. A CPU takes heads in turn unless a mesh splits them."""

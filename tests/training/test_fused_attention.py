@@ -54,24 +54,6 @@ def test_the_kernel_runs_on_the_rows_and_heads_of_each_device(
     np.testing.assert_allclose(losses(MeshConfig(1, 1, 2), model), wanted, rtol=1e-5)
 
 
-RELATIVE = replace(WITH_DROPOUT, position_embedding="relative", relative_max=64)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("model", [WITH_DROPOUT, RELATIVE], ids=["plain", "relative"])
-def test_a_curve_of_50_steps_is_the_reference(model: ModelConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    batches = 10 * list(random_batches(5, rows=ROWS, length=LENGTH, predictions=6, vocab_size=model.vocab_size))
-    settings = replace(OPTIMIZER, learning_rate=1e-3)
-
-    def curve() -> np.ndarray:
-        return Training(MeshConfig(1, 1, 1), model, settings, dropout_seed=3).losses(batches)
-
-    wanted = curve()
-    monkeypatch.setattr(step_module, "choose_attention", lambda *_: AttentionChoice("mosaic_interpreted", ""))
-    assert wanted[-1] < wanted[0] - 1
-    np.testing.assert_allclose(curve(), wanted, rtol=1e-5)
-
-
 def test_dropout_is_in_the_kernel_of_a_step_for_tpus() -> None:
     config = replace(run(MeshConfig(2, 1, 2), "pairs", "auto"), model=WITH_DROPOUT)
     text = lower_train_step(config, make_stages(config)[0], make_abstract_mesh(config.mesh, 4), "tpu").as_text()

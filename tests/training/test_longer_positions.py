@@ -6,12 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from family_models import family_model, tokenizer_of
+from family_models import tokenizer_of
 from generated_corpus import write_corpus
 from their_families import our_params, small, their_model
 from tiny_runs import command, finish
 
-from bertjax.convert.sources import write_run
 from bertjax.run.run_directory import load_run
 
 TINY = {
@@ -30,15 +29,6 @@ TINY = {
 
 
 @pytest.mark.long
-def test_longformer_starts_from_a_run_by_repeating_positions(tmp_path: Path) -> None:
-    roberta = family_model(tmp_path / "roberta", "roberta")
-    words = ["--model.window", "8", "--model.max-position-embeddings", "256", "--data.sequence-length", "256"]
-    words += ["--data.max-predictions", "40"]
-    begin(tmp_path, str(write_run(roberta)), words, documents=100)
-    assert_repeated(tmp_path, roberta.params["encoder"], 256)
-
-
-@pytest.mark.long
 def test_longformer_starts_from_roberta_with_4096_positions(tmp_path: Path) -> None:
     """RoBERTa's 512 positions, the recipe's own rows and windows, and a folder that transformers has saved."""
     tokenizer = tokenizer_of("roberta")
@@ -47,18 +37,13 @@ def test_longformer_starts_from_roberta_with_4096_positions(tmp_path: Path) -> N
     network.save_pretrained(folder)
     for name, content in tokenizer.files.items():
         (folder / name).write_bytes(content)
-    begin(tmp_path, f"hf:{folder}", [], documents=800)
+    source = write_corpus(tmp_path / "corpus.txt", 800)
+    words = [word for key, value in TINY.items() for word in (f"--{key}", str(value))]
+    words += ["--init-from", f"hf:{folder}", "--data.vocab", str(folder / "vocab.json")]
+    arguments = command(Path("longformer"), source, tmp_path / "run", *words)
+    arguments[arguments.index("--data.root") + 1] = str(tmp_path / "data")
+    finish(arguments, tmp_path / "log")
     assert_repeated(tmp_path, our_params(network, config)["encoder"], 4_096)
-
-
-def begin(folder: Path, start: str, words: list[str], documents: int) -> None:
-    """Four steps of the recipe, tiny but for what `words` and the recipe say."""
-    source = write_corpus(folder / "corpus.txt", documents)
-    words = [*words, *(word for key, value in TINY.items() for word in (f"--{key}", str(value)))]
-    words += ["--init-from", start, "--data.vocab", str(Path(start.removeprefix("hf:")) / "vocab.json")]
-    arguments = command(Path("longformer"), source, folder / "run", *words)
-    arguments[arguments.index("--data.root") + 1] = str(folder / "data")
-    finish(arguments, folder / "log")
 
 
 def assert_repeated(folder: Path, before: dict, length: int) -> None:

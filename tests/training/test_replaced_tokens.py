@@ -11,11 +11,8 @@ import numpy as np
 import pytest
 from pair_corpora import MemorySplit, Specials, random_documents
 from scipy import stats
-from small_training import Training
 
-from bertjax.config import Config, DataConfig, ExecutionConfig, MeshConfig, ModelConfig, OptimizerConfig, TrainingConfig
-from bertjax.convert.huggingface.config import to_config_json
-from bertjax.convert.huggingface.names import to_huggingface_tensors
+from bertjax.config import Config, DataConfig, ExecutionConfig, MeshConfig, ModelConfig, TrainingConfig
 from bertjax.families.networks import abstract_network, init_params
 from bertjax.families.registry import generator_config
 from bertjax.input.batches import PairBatches, batch_spec
@@ -160,38 +157,6 @@ def test_figures_are_their_formulas(network: tuple, made) -> None:
     assert figures["mlm_loss"] == pytest.approx(float(sums.loss) / (batch["mlm_weights"].sum() + 1e-5), rel=1e-6)
 
 
-def test_losses_equal_transformers(network: tuple, made) -> None:
-    """`ElectraForPreTraining` on the same ids and labels, and `ElectraForMaskedLM` on the hidden tokens."""
-    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    batch = batches_of().batch(2, 16)
-    ids, is_replaced, figures = made(batch)
-    real = batch["sequence_ids"] > 0
-    labels = np.full(ids.shape, -100)
-    for row, slot in zip(*np.nonzero(batch["mlm_weights"]), strict=True):
-        labels[row, batch["mlm_positions"][row, slot]] = batch["mlm_labels"][row, slot]
-    own = {name: part for name, part in network[1].items() if name != "generator"}
-    sides = [
-        (transformers.ElectraForPreTraining, replace(MODEL, generator_width=0.0), own, ids, is_replaced.astype(int)),
-        (transformers.ElectraForMaskedLM, *extract_generator(MODEL, network[1]), batch["input_ids"], labels),
-    ]
-    for (made_class, config, params, inputs, wanted), figure in zip(sides, ("rtd_loss", "mlm_loss"), strict=True):
-        values = to_config_json(config, {"pad": SPECIALS.pad_id})
-        theirs = made_class(transformers.AutoConfig.for_model(**values)).eval()
-        tensors = {name: torch.from_numpy(x) for name, x in to_huggingface_tensors(params, config).items()}
-        absent, beyond = theirs.load_state_dict(tensors, strict=False)
-        assert not beyond and all("generator_lm_head.weight" in name or "position_ids" in name for name in absent)
-        theirs.tie_weights()
-        theirs.double()
-        with torch.no_grad():
-            out = theirs(
-                input_ids=torch.from_numpy(inputs.astype(np.int64)),
-                token_type_ids=torch.from_numpy(batch["token_type_ids"].astype(np.int64)),
-                attention_mask=torch.from_numpy(real.astype(np.int64)),
-                labels=torch.from_numpy(np.asarray(wanted, np.int64)),
-            )
-        assert figures[figure] == pytest.approx(float(out.loss), rel=1e-6), figure
-
-
 def test_gradients_stop_at_the_samples(network: tuple) -> None:
     """The discriminator's loss moves the tables, and nothing else of the generator; so does the generator's."""
     batch = jax.tree.map(jnp.asarray, batches_of().batch(0, 8))
@@ -255,49 +220,6 @@ def test_a_sample_is_that_of_its_sequence_epoch_and_seed() -> None:
     later = batches.rows(np.arange(rows, 2 * rows))
     for another in (other, later):
         assert not np.isin(another["rtd_draws"][another["mlm_weights"] > 0], draws).mean() > 0.01
-
-
-MESHES = {
-    "data=8": (MeshConfig(8, 1, 1), 1),
-    "data=2,fsdp=4": (MeshConfig(2, 4, 1), 2),
-    "data=2,fsdp=2,tensor=2": (MeshConfig(2, 2, 2), 4),
-}
-
-
-def training(mesh: MeshConfig, accumulate: int = 1, packed: bool = True) -> Training:
-    return Training(
-        mesh,
-        MODEL,
-        OptimizerConfig(learning_rate=5e-3, warmup_steps=2),
-        execution=IN_CHUNKS,
-        accumulate=accumulate,
-        dropout_seed=3,
-        objectives=OBJECTIVES,
-        packed=lambda batch: packed,
-    )
-
-
-FIGURES = ("loss", "mlm_loss", "rtd_loss", "rtd_replaced", "rtd_precision", "rtd_recall")
-
-
-@pytest.fixture(scope="module")
-def single() -> np.ndarray:
-    return curve(training(MeshConfig(1, 1, 1)))
-
-
-def curve(run: Training) -> np.ndarray:
-    batches = batches_of("pairs")
-    steps = [run.step(batches.batch(number, 32)) for number in range(5)]
-    return np.array([[step[name] for name in FIGURES] for step in steps])
-
-
-@pytest.mark.long  # draws come with their rows, and the suite has other objectives on all axes and in microbatches
-@pytest.mark.parametrize("mesh", MESHES)
-def test_rtd_is_equal_on_every_mesh_and_in_microbatches(mesh: str, single: np.ndarray) -> None:
-    found = curve(training(*MESHES[mesh]))
-    np.testing.assert_allclose(found[:, :3], single[:, :3], rtol=1e-5)
-    # Numbers of sampled and of called tokens: a sample of its own anywhere would change them.
-    np.testing.assert_allclose(found[:, 3:], single[:, 3:], rtol=1e-6)
 
 
 def test_generator_and_discriminator_have_dropout_of_their_own(network: tuple) -> None:
