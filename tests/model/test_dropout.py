@@ -13,7 +13,7 @@ from real_batches import real_batch, small_wordpiece
 from their_model import our_params, relative, their_model, their_outputs
 
 from bertjax.config import ModelConfig
-from bertjax.families.networks import abstract_network, init_params
+from bertjax.families.networks import abstract_network
 from bertjax.model.dropout import ATTENTION_OUTPUT, ATTENTION_PROBS, EMBEDDINGS, MLP_OUTPUT, dropout, fold, row_keys
 from bertjax.model.network import bind
 
@@ -102,30 +102,6 @@ def test_without_keys_or_rate_nothing_happens():
 
 def test_the_dtype_stays():
     assert dropout(jnp.ones((1, 8), jnp.bfloat16), keys(), EMBEDDINGS, 0.1).dtype == jnp.bfloat16
-
-
-@pytest.mark.long  # the suite has the step, in tests/training/test_step_keys.py and test_equivalence.py
-def test_dropout_is_equal_in_microbatches_but_not_across_steps():
-    config = ModelConfig(
-        vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
-        max_position_embeddings=16,
-    )  # fmt: skip
-    graphdef = abstract_network(config)[0]
-    params = jax.jit(lambda key: init_params(config, key))(jax.random.key(0))
-    # Every row the same, so that rows differ by their masks alone.
-    ids = jnp.tile(jnp.arange(16, dtype=jnp.int32), (4, 1))
-
-    @jax.jit
-    def encode(ids, keys):
-        return bind(graphdef, params).encoder(ids, jnp.zeros_like(ids), jnp.ones_like(ids), keys)
-
-    whole = np.asarray(encode(ids, keys(range(4))))
-    for first in (0, 1):
-        part = np.asarray(encode(ids[first::2], keys(range(first, 4, 2))))
-        np.testing.assert_allclose(part, whole[first::2], rtol=1e-5, atol=1e-6)
-    next_step = np.asarray(encode(ids, keys(range(4), step=8)))
-    different = [*whole, *next_step]
-    assert min(np.abs(a - b).max() for a, b in itertools.combinations(different, 2)) > 0.1
 
 
 def our_masks(config: ModelConfig, rows: int, length: int, row: jax.Array) -> Iterator[tuple[float, np.ndarray]]:

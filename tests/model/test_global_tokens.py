@@ -76,15 +76,3 @@ def test_tokens_at_ignores_unused_slots() -> None:
     assert tokens.marked.tolist() == [[True, False, True, False, False], [False] * 4 + [True]]
     taken = take_tokens(jnp.asarray([[10, 11, 12, 13, 14], [20, 21, 22, 23, 24]]), tokens)
     assert taken.tolist() == [[10, 12], [24, 0]]
-
-
-def test_all_tokens_global_is_full_attention() -> None:
-    ids = some_ids(70, packed=True)
-    q, k, v = jax.random.normal(jax.random.key(2), (3, *ids.shape, HEADS, HEAD_DIM))
-    tokens = global_tokens(jnp.ones(ids.shape, bool), 70)
-
-    @jax.jit
-    def ours(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-        return global_attention((q, k, v), (take_tokens(q, tokens), k, v), ids, tokens, None, 0.0, window=4)
-
-    np.testing.assert_allclose(ours(q, k, v), xla_attention(q, k, v, visible(ids, causal=False), None, 0.0), atol=1e-6)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import lzma
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from real_batches import real_batch, small_wordpiece, whole_epoch
-from their_model import load_tensors, our_params, relative, their_model, their_outputs
+from their_model import assert_same_gradients, load_tensors, our_params, relative, their_model, their_outputs
 
 from bertjax.config import DataConfig, ExecutionConfig, ModelConfig
 from bertjax.convert.huggingface.names import to_huggingface_tensors
@@ -24,9 +23,6 @@ from bertjax.model.attention.positions import positions_in_sequence, sinusoids
 from bertjax.model.network import bind
 from bertjax.model.parameters import named_arrays
 from bertjax.parallel.sharding import is_names
-from bertjax.text.sentences import split_sentences
-from bertjax.tokenization.tokenizer import TextRules
-from bertjax.tokenization.wordpiece import WordPiece
 from bertjax.training.objectives import choose
 from bertjax.training.objectives.objective import MODEL, Forward
 from bertjax.training.step import averages, batch_weights, objective_sums, several_sequences
@@ -171,28 +167,7 @@ def test_losses_and_every_gradient_equal_torch(config, batch, change):
     losses, wanted = their_gradients(network, batch)
     for name, value in losses.items():
         assert float(figures[name]) == pytest.approx(value, rel=1e-6)
-    ours = to_huggingface_tensors(gradients, config)
-    assert ours.keys() == wanted.keys()
-    whole = np.sqrt(sum(np.square(g, dtype=np.float64).sum() for g in wanted.values()))
-    for name, reference in wanted.items():
-        off = np.linalg.norm(ours[name] - reference)
-        assert off <= 1e-5 * np.linalg.norm(reference) or off <= 1e-6 * whole, name
-
-
-@pytest.mark.long  # the suite has a published vocabulary and text in tests/convert/test_real_models.py
-def test_logits_on_wikipedia_equal_transformers(real_data):
-    tokenizer = WordPiece.load(real_data / "vocab" / "bert-base-uncased" / "vocab.txt", TextRules(True, True))
-    with lzma.open(real_data / "wikipedia_en" / "AA_00.txt.xz", "rt", encoding="utf-8") as file:
-        articles = file.read(60_000).split("</doc>")[:-1]
-    texts = [split_sentences(article.partition("\n\n")[2]) for article in articles]
-    batch = real_batch(tokenizer, rows=24, texts=[text for text in texts if text])
-    config = replace(SMALL, vocab_size=tokenizer.vocab_size, hidden_size=128, num_hidden_layers=2)
-    network = their_model(config)
-    theirs = their_outputs(network, batch)
-    _, mlm, nsp = our_outputs(config, our_params(network, config), batch)
-    real = batch["sequence_ids"] > 0
-    assert relative(mlm[real][:, : config.vocab_size], theirs.prediction_logits.detach().numpy()[real]) < 2e-6
-    assert relative(nsp[:, 0], theirs.seq_relationship_logits.detach().numpy()) < 2e-6
+    assert_same_gradients(to_huggingface_tensors(gradients, config), wanted)
 
 
 @pytest.mark.parametrize(

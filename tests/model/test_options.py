@@ -156,26 +156,6 @@ def test_options_equal_the_reference_packed_and_unpacked(option: str) -> None:
                 assert relative(logits[row, place], wanted_logits) < ROUNDING
 
 
-@pytest.mark.long
-def test_the_comparison_sees_every_option() -> None:
-    """No option leaves the outputs as they are: the parameters that two networks share are the same."""
-    batch, params = rows([[LENGTH]]), drawn(PLAIN)
-    plain = np.asarray(outputs(PLAIN, params, batch)[1])
-    for option in ("relu", "silu", "windows", "windows, causal", "windows everywhere"):
-        assert relative(outputs(with_options(option), params, batch)[1], plain) > 1e-2, option
-    every_third, everywhere = (
-        outputs(with_options(name), params, batch)[1] for name in ("windows", "windows everywhere")
-    )
-    assert relative(every_third, np.asarray(everywhere)) > 1e-2
-
-
-def copied_layers(params: Params, config: ModelConfig) -> Params:
-    """A group's parameters as those of each of its layers."""
-    group = np.arange(config.num_hidden_layers) * config.layer_groups // config.num_hidden_layers
-    layers = jax.tree.map(lambda stack: stack[group], params["encoder"]["layers"])
-    return params | {"encoder": params["encoder"] | {"layers": layers}}
-
-
 def loss_and_gradient(config: ModelConfig, params: Params, batch: dict[str, np.ndarray]) -> tuple[jax.Array, Params]:
     @jax.jit
     @jax.value_and_grad
@@ -217,48 +197,6 @@ def test_the_gradient_is_the_slope_of_the_reference(option: str) -> None:
         reference.params[name] = value
         off = abs((ours * signs).sum() - (losses[0] - losses[1]) / 2e-5)
         assert off <= GRADIENT_ROUNDING * np.linalg.norm(ours) or off <= 1e-6 * whole, name
-
-
-@pytest.mark.parametrize("groups", [1, pytest.param(4, marks=pytest.mark.long)])
-def test_shared_layers_equal_copies_and_sum_gradients(groups: int) -> None:
-    shared = replace(PLAIN, layer_groups=groups)
-    params, batch = drawn(shared), rows([[LENGTH], [10, 9]])
-    loss, gradient = loss_and_gradient(shared, params, batch)
-    wanted, of_copies = loss_and_gradient(PLAIN, copied_layers(params, shared), batch)
-    assert float(loss) == pytest.approx(float(wanted), rel=1e-6)
-    sums = jax.tree.map(
-        lambda stack: stack.reshape(groups, 8 // groups, *stack.shape[1:]).sum(axis=1), of_copies["encoder"]["layers"]
-    )
-    of_copies = of_copies | {"encoder": of_copies["encoder"] | {"layers": sums}}
-    whole = np.sqrt(sum(np.square(x, dtype=np.float64).sum() for x in jax.tree.leaves(of_copies)))
-    for name, reference in named_arrays(of_copies).items():
-        off = np.linalg.norm(named_arrays(gradient)[name] - reference)
-        assert off <= 1e-5 * np.linalg.norm(reference) or off <= 1e-6 * whole, name
-
-
-def test_albert_with_identity_projection_is_bert() -> None:
-    albert = replace(PLAIN, embedding_size=PLAIN.hidden_size, layer_groups=1)
-    params, batch = drawn(albert), rows([[LENGTH], [10, 9]])
-    embeddings = dict(params["encoder"]["embeddings"])
-    projection = {"kernel": np.eye(12, dtype=np.float32), "bias": np.zeros(12, np.float32)}
-    params["encoder"]["embeddings"]["projection"] = projection
-    bert = copied_layers(params, albert)
-    bert["encoder"] |= {"embeddings": {k: x for k, x in embeddings.items() if k != "projection"}}
-    for ours, wanted in zip(outputs(albert, params, batch), outputs(PLAIN, bert, batch), strict=True):
-        assert relative(ours, np.asarray(wanted)) < 1e-6
-
-
-@pytest.mark.parametrize("every", [3, *(pytest.param(every, marks=pytest.mark.long) for every in (0, 9))])
-def test_window_as_wide_as_the_row_is_full_attention(every: int) -> None:
-    params, batch = drawn(PLAIN), rows([[LENGTH], [10, 9]])
-    keys = row_keys(0, jnp.int32(5), jnp.arange(2))
-    wide = replace(PLAIN, window=LENGTH - 1, global_every=every)
-    for ours, wanted in zip(
-        outputs(wide, params, batch, keys=keys), outputs(PLAIN, params, batch, keys=keys), strict=True
-    ):
-        assert relative(ours, np.asarray(wanted)) < 1e-6
-    almost = replace(wide, window=LENGTH - 2)
-    assert relative(outputs(almost, params, batch)[1][0], np.asarray(outputs(PLAIN, params, batch)[1][0])) > 1e-5
 
 
 @pytest.mark.parametrize(
@@ -383,13 +321,6 @@ def test_alibi_slopes_of_twelve_heads() -> None:
     assert alibi_slopes(12) == pytest.approx([2.0**-number for number in range(1, 9)] + of_sixteen[0:8:2])
 
 
-def test_a_rotated_row_of_one_token_is_not_rotated() -> None:
-    turned, none = (replace(PLAIN, position_embedding=kind) for kind in ("rope", "none"))
-    params, batch = drawn(none), rows([[1]])
-    for ours, wanted in zip(outputs(turned, params, batch), outputs(none, params, batch), strict=True):
-        assert relative(ours[..., :1, :], np.asarray(wanted)[..., :1, :]) < 1e-6
-
-
 def test_rotation_of_bfloat16_has_angles_of_float32() -> None:
     config = replace(PLAIN, position_embedding="rope")
     q = jnp.ones((1, 3000, 1, 4), jnp.bfloat16)
@@ -398,12 +329,6 @@ def test_rotation_of_bfloat16_has_angles_of_float32() -> None:
     wanted = np.concatenate([np.cos(angles) - np.sin(angles), np.cos(angles) + np.sin(angles)], -1)
     assert turned.dtype == jnp.bfloat16
     np.testing.assert_allclose(np.asarray(turned, np.float32)[0, :, 0], wanted, atol=1e-2)
-
-
-def test_albert_base_has_its_published_number_of_parameters() -> None:
-    """11,813,810 with the heads for MLM and sentence order (transformers' AlbertForPreTraining)."""
-    albert = ModelConfig(vocab_size=30_000, embedding_size=128, layer_groups=1, vocab_pad_multiple=1)
-    assert sum(leaf.size for leaf in jax.tree.leaves(abstract_network(albert)[1])) == 11_813_810
 
 
 def test_the_trust_ratio_is_one_for_each_group() -> None:
