@@ -7,9 +7,11 @@ from pathlib import Path
 import numpy as np
 from exported_models import trained_model
 
+from bertjax.families.esm import ESM
 from bertjax.input.tfrecords.rows import Segments
 from bertjax.interpret.sample_text import SampleText
 from bertjax.run.run_directory import TrainedModel
+from bertjax.tokenization.symbols import CHARACTERS
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 
@@ -26,6 +28,13 @@ def wordpiece() -> WordPiece:
 def small_model(directory: Path, **fields) -> TrainedModel:
     """A random model over that vocabulary, which takes rows of 64 tokens."""
     return trained_model(directory, wordpiece(), **fields)
+
+
+def small_esm(directory: Path) -> TrainedModel:
+    """A random ESM-2 over its published letters."""
+    names = ("position_embedding", "token_dropout", "mask_token_id", "embedding_norm", "norm_place", "pooler")
+    fields = {name: getattr(ESM.presets["8m"], name) for name in (*names, "type_vocab_size", "layer_norm_eps")}
+    return trained_model(directory, CHARACTERS.given("esm2"), family="esm", **fields)
 
 
 def text_of(tokenizer: Tokenizer, sentences: list[str], origin: str = "a <test>") -> SampleText:

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from exported_models import trained_model
+from small_models import small_esm
 
 from bertjax.__main__ import main
 from bertjax.convert.huggingface.exporter import export_huggingface
-from bertjax.families.esm import ESM
 from bertjax.interpret.contacts import (
     KnownContacts,
     Regression,
@@ -21,17 +20,13 @@ from bertjax.interpret.contacts import (
     read_contacts,
 )
 from bertjax.run.run_directory import TrainedModel
-from bertjax.tokenization.symbols import CHARACTERS
 
 SEQUENCES = ("MKTAYIAKQRQISFVKSHFSRQ", "GSHMAYIAKQR")
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> TrainedModel:
-    tokenizer = CHARACTERS.given("esm2")
-    names = ("position_embedding", "token_dropout", "mask_token_id", "embedding_norm", "norm_place", "pooler")
-    fields = {name: getattr(ESM.presets["8m"], name) for name in (*names, "type_vocab_size", "layer_norm_eps")}
-    return trained_model(tmp_path_factory.mktemp("run"), tokenizer, family="esm", **fields)
+    return small_esm(tmp_path_factory.mktemp("run"))
 
 
 def test_probabilities_are_those_of_transformers(model: TrainedModel, tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ import pytest
 from exported_models import trained_model
 from small_models import small_model
 
-from bertjax.__main__ import main, make_parser
+from bertjax.__main__ import main
 from bertjax.convert.sources import write_run
-from bertjax.interpret.correction import Examined, Proposal, Word, default_threshold, examine
+from bertjax.interpret.correction import Examined, Proposal, Word, examine
 from bertjax.interpret.correction_figures import ErrorPair, judge, read_error_pairs
 from bertjax.interpret.token_rows import TokenRow
 from bertjax.model.network import bind
@@ -151,19 +151,6 @@ def test_chinese_characters_are_words(tmp_path: Path) -> None:
     assert {one.text for one in found.words[0].proposals} == {"京", "是"}
 
 
-@pytest.mark.long  # the suite has one in test_fill_mask.py
-def test_a_generator_is_used_where_there_is_one(tmp_path: Path) -> None:
-    electra = {"family": "electra", "pooler": "", "generator_width": 0.5, "embedding_size": 16}
-    both = small_model(tmp_path, hidden_act="gelu", **electra)
-    assert both.generator is not None and "mlm_head" not in both.params
-    (found,) = examine(both, ["the bank of money"], top=3)
-    wanted = expected(both.generator, ids_of(both, "the bank of money"), 2, masked=False)[:3]
-    assert [one.text for one in found.words[1].proposals] == [token for token, _ in wanted]
-    np.testing.assert_allclose(
-        [one.log_ratio for one in found.words[1].proposals], [r for _, r in wanted], rtol=1e-4, atol=ROUNDING
-    )
-
-
 def test_byte_level_words_stand_without_their_space(tmp_path: Path) -> None:
     letters = {chr(number): number - 33 for number in range(33, 127)}
     tokens = {**letters, "Ġ": 94, "Ġc": 95, "Ġca": 96, "Ġcat": 97, "Ġd": 98, "Ġdo": 99, "Ġdog": 100}
@@ -292,11 +279,6 @@ def test_replaced_characters_are_reported(run: Path, tmp_path: Path, capsys: pyt
     texts.write_bytes(b"The bank \xff\n" + b"The bank\n" * 20)
     assert main(["fill-mask", str(run), "--correct", "--file", str(texts), "--threshold", "1e9"]) == 0
     assert "1 characters were not UTF-8 and became U+FFFD\n" in capsys.readouterr().out
-
-
-def test_the_help_has_the_thresholds() -> None:
-    shown = " ".join(make_parser("fill-mask").format_help().split())
-    assert f"above X ({default_threshold(False):g}, with --masked {default_threshold(True):g})" in shown
 
 
 def test_the_verb_measures_pairs(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

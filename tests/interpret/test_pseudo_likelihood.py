@@ -14,7 +14,7 @@ import pytest
 from exported_models import trained_model
 from small_models import random_sentences, small_model
 
-from bertjax.__main__ import main, make_parser
+from bertjax.__main__ import main
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.interpret import masked_tokens
 from bertjax.interpret.pseudo_likelihood import (
@@ -238,11 +238,6 @@ def test_replaced_characters_are_reported(exported: Path, tmp_path: Path, capsys
     texts.write_bytes(b"the bank \xff\n" + b"the bank went\n" * 12)
     assert main(["evaluate", f"hf:{exported}", "--file", str(texts)]) == 0
     assert capsys.readouterr().out.startswith("1 characters were not UTF-8 and became U+FFFD\n")
-
-
-def test_score_offers_every_variant() -> None:
-    (action,) = [one for one in make_parser("evaluate")._actions if one.dest == "variant"]
-    assert tuple(action.choices) == tuple(VARIANTS)
 
 
 def test_scores_do_not_depend_on_execution_options(model: TrainedModel) -> None:

@@ -7,14 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from exported_models import trained_model
+from small_models import small_esm
 
 from bertjax.__main__ import main
 from bertjax.convert.huggingface.exporter import export_huggingface
-from bertjax.families.esm import ESM
 from bertjax.interpret.substitutions import parse_variant, read_variants, score_variants
 from bertjax.run.run_directory import TrainedModel
-from bertjax.tokenization.symbols import CHARACTERS
 
 SEQUENCE = "MKTAYIAKQR"
 VARIANTS = ("A4V", "K2R:R10G", "A4L", "Q9W")
@@ -22,10 +20,7 @@ VARIANTS = ("A4V", "K2R:R10G", "A4L", "Q9W")
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> TrainedModel:
-    tokenizer = CHARACTERS.given("esm2")
-    names = ("position_embedding", "token_dropout", "mask_token_id", "embedding_norm", "norm_place", "pooler")
-    fields = {name: getattr(ESM.presets["8m"], name) for name in (*names, "type_vocab_size", "layer_norm_eps")}
-    return trained_model(tmp_path_factory.mktemp("run"), tokenizer, family="esm", **fields)
+    return small_esm(tmp_path_factory.mktemp("run"))
 
 
 @pytest.mark.parametrize("marginal", ["masked", "wild-type"])
