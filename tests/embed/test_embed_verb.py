@@ -5,8 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -156,16 +154,6 @@ def test_standard_input(run, vectors, tmp_path, capsys, piped, field):
     assert embed(run, "--output", tmp_path / "out.npy", *(["--field", field] if field else [])) == 0
     assert np.array_equal(np.load(tmp_path / "out.npy"), vectors)
     assert "5 texts with " in capsys.readouterr().out
-
-
-@pytest.mark.long
-def test_standard_input_of_a_process(run, vectors, tmp_path):
-    given = written(tmp_path, "texts.txt").read_bytes()
-    arguments = ["embed", str(run), "--output", str(tmp_path / "out.npy")]
-    ended = subprocess.run([sys.executable, "-m", "bertjax", *arguments], input=given, capture_output=True, timeout=300)
-    assert ended.returncode == 0, ended.stderr.decode()
-    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), vectors, rtol=1e-5, atol=1e-6)
-    assert b"5 texts with " in ended.stdout
 
 
 @pytest.mark.parametrize(

@@ -125,15 +125,6 @@ def test_what_was_never_trained_is_not_used(model: LoadedModel, folder: Path, tm
     np.testing.assert_array_equal(headless.encode("the"), model.encode("the"))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"pooling": "avg"}, "pooling='avg'"), ({"layer": 9}, "layer=9: the model has layers 1 to 2")],
-)
-def test_options_that_there_are_not_are_refused(model: LoadedModel, options: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        model.encode("the", **options)
-
-
 def test_what_is_no_model_is_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"for a folder of Hugging Face's layout write hf:{folder}"):
         bertjax.load(folder)

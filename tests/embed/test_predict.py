@@ -55,15 +55,6 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     return exponentials / exponentials.sum(-1, keepdims=True)
 
 
-def test_three_lines_to_a_label(tmp_path: Path) -> None:
-    folder = export_huggingface(fine_tuned_model(tmp_path / "run", "sequence", LABELS["sequence"]), tmp_path / "out")
-    model = bertjax.load(f"hf:{folder}")
-    label, probability, probabilities = model.predict("The museum opened.")
-    assert label in model.labels == LABELS["sequence"]
-    assert probability == max(probabilities.values()) == probabilities[label]
-    assert sum(probabilities.values()) == pytest.approx(1)
-
-
 def test_classes_are_those_of_transformers(tmp_path: Path) -> None:
     model = loaded(tmp_path, "sequence", dtype="bfloat16")
     texts = ["The museum opened.", TEXT, "of", "", "drawings and the museum of the drawings"]
