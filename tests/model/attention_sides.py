@@ -23,10 +23,19 @@ def some_ids(length: int, packed: bool) -> jax.Array:
     return jnp.asarray(made)
 
 
-def outputs_and_gradients(attention: Attention, ids: jax.Array, dtype=jnp.float32) -> list[np.ndarray]:
-    """What the real tokens get, and the gradients of q, k and v if only real tokens are read."""
-    q, k, v, read = jax.random.normal(jax.random.key(0), (4, *ids.shape, HEADS, HEAD_DIM)).astype(dtype)
-    real = (ids > 0)[:, :, None, None]
+def outputs_and_gradients(
+    attention: Attention,
+    ids: jax.Array,
+    dtype=jnp.float32,
+    *,
+    heads: int = HEADS,
+    head_dim: int = HEAD_DIM,
+    padding: bool = False,
+) -> list[np.ndarray]:
+    """What the real tokens get, or all with `padding`, and the gradients of q, k and v if only those are read."""
+    shape = (4, *ids.shape, heads, head_dim)
+    q, k, v, read = jax.random.normal(jax.random.key(0), shape).astype(dtype)  # the same numbers in every dtype
+    real = ((ids > 0) | padding)[:, :, None, None]
 
     def total(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
         out = jnp.where(real, attention(q, k, v), 0)

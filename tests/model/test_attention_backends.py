@@ -5,47 +5,25 @@ from __future__ import annotations
 import functools
 import re
 
+import attention_sides
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from real_batches import small_wordpiece, whole_epoch
+from attention_sides import HEADS, ROWS, some_ids
 
-from bertjax.config import DataConfig, ExecutionConfig, ModelConfig
-from bertjax.families.networks import abstract_network, init_params
 from bertjax.model.attention.backends import attend, cudnn_attention, visible, xla_attention
-from bertjax.model.network import bind
-from bertjax.training.objectives import choose
-from bertjax.training.objectives.objective import MODEL, Forward
-from bertjax.training.step import averages, batch_weights, objective_sums
 
-ROWS, HEADS, HEAD_DIM = 2, 2, 16
+HEAD_DIM = 16
 HAS_GPU = jax.default_backend() == "gpu"
 
 
-def ids(length: int, packed: bool) -> np.ndarray:
-    """Sequence ids of two rows of other lengths, padding last; packed rows hold three sequences."""
-    made = np.zeros((ROWS, length), np.int32)
-    for row, used in enumerate((length - 27, length - 3)):
-        made[row, :used] = 1 + (np.arange(used) * 3 // used if packed else 0)
-    return made
-
-
 def outputs_and_gradients(
-    backend: str, sequence_ids: np.ndarray, packed: bool, causal: bool, dtype=jnp.float32, window: int = 0
-):
-    """What the real tokens get, and the gradients of q, k and v if only real tokens are read."""
-    shape = (4, *sequence_ids.shape, HEADS, HEAD_DIM)
-    q, k, v, read = jax.random.normal(jax.random.key(0), shape).astype(dtype)  # the same numbers in every dtype
-    real = (sequence_ids > 0)[:, :, None, None]
-
-    def total(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
-        settings = {"packed": packed, "causal": causal, "window": window, "dropout_keys": None, "dropout_rate": 0.0}
-        out = jnp.where(real, attend(backend, q, k, v, sequence_ids, **settings), 0)
-        return jnp.sum(out * read, dtype=jnp.float32), out
-
-    gradients, out = jax.jit(jax.grad(total, argnums=(0, 1, 2), has_aux=True))(q, k, v)
-    return [np.asarray(x, np.float64) for x in (out, *gradients)]
+    backend: str, ids: jax.Array, packed: bool, causal: bool, dtype=jnp.float32, window: int = 0
+) -> list[np.ndarray]:
+    settings = {"packed": packed, "causal": causal, "window": window, "dropout_keys": None, "dropout_rate": 0.0}
+    attention = functools.partial(attend, backend, sequence_ids=ids, **settings)
+    return attention_sides.outputs_and_gradients(attention, ids, dtype, head_dim=HEAD_DIM)
 
 
 def assert_near(found, reference, tolerance: float) -> None:
@@ -63,7 +41,7 @@ def assert_near(found, reference, tolerance: float) -> None:
     ],
 )
 def test_splash_is_the_reference(length: int, packed: bool, causal: bool) -> None:
-    sequence_ids = ids(length, packed)
+    sequence_ids = some_ids(length, packed)
     found = outputs_and_gradients("splash_interpreted", sequence_ids, packed, causal)
     assert_near(found, outputs_and_gradients("xla", sequence_ids, packed, causal), 2e-6)
 
@@ -77,7 +55,7 @@ def test_splash_is_the_reference(length: int, packed: bool, causal: bool) -> Non
     ],
 )
 def test_splash_with_a_window_is_the_reference(length: int, packed: bool, causal: bool, window: int) -> None:
-    sequence_ids = ids(length, packed)
+    sequence_ids = some_ids(length, packed)
     found = outputs_and_gradients("splash_interpreted", sequence_ids, packed, causal, window=window)
     reference = outputs_and_gradients("xla", sequence_ids, packed, causal, window=window)
     assert_near(found, reference, 2e-6)
@@ -122,7 +100,7 @@ softmax_in.defvjp(lambda dtype, scores: 2 * (softmax_in(dtype, scores),), _softm
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_reference_gradients_equal_derived_gradients(dtype) -> None:
     q, k, v, read = jax.random.normal(jax.random.key(1), (4, ROWS, 24, HEADS, HEAD_DIM), dtype)
-    seen = visible(jnp.asarray(ids(24 + 27, packed=True)[:, :24]), causal=False)
+    seen = visible(some_ids(24 + 27, packed=True)[:, :24], causal=False)
 
     def formula(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
         scores = jnp.einsum("blhk,bmhk->bhlm", q * HEAD_DIM**-0.5, k, preferred_element_type=jnp.float32)
@@ -145,7 +123,7 @@ def test_reference_gradients_equal_derived_gradients(dtype) -> None:
 
 def test_bfloat16_gradients_are_half_a_percent_off() -> None:
     q, k, v, read = jax.random.normal(jax.random.key(2), (4, ROWS, 128, HEADS, HEAD_DIM), jnp.bfloat16)
-    seen, keys = visible(jnp.asarray(ids(128, packed=True)), causal=False), jnp.arange(ROWS, dtype=jnp.uint32)
+    seen, keys = visible(some_ids(128, packed=True), causal=False), jnp.arange(ROWS, dtype=jnp.uint32)
 
     def gradients(dtype) -> list[np.ndarray]:
         def total(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
@@ -163,7 +141,7 @@ def test_a_scan_stacks_probabilities_in_their_dtype_alone(dtype) -> None:
     """Scores, masks and dropped probabilities of the layers stay inside the scan, or are computed again."""
     layers, length = 3, 48
     row = jnp.zeros((ROWS, length, HEADS, HEAD_DIM), dtype)
-    sequence_ids, keys = jnp.asarray(ids(128, packed=True)[:, :length]), jnp.arange(ROWS, dtype=jnp.uint32)
+    sequence_ids, keys = some_ids(128, packed=True)[:, :length], jnp.arange(ROWS, dtype=jnp.uint32)
 
     def total(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
         def layer(x: jax.Array, _: None) -> tuple[jax.Array, None]:
@@ -178,52 +156,11 @@ def test_a_scan_stacks_probabilities_in_their_dtype_alone(dtype) -> None:
 
 
 def test_the_comparison_sees_a_wrong_mask() -> None:
-    sequence_ids = ids(128, packed=True)
+    sequence_ids = some_ids(128, packed=True)
     right = outputs_and_gradients("xla", sequence_ids, True, False)
-    for wrong in (ids(128, packed=False), np.roll(sequence_ids, 1, axis=1)):
+    for wrong in (some_ids(128, packed=False), np.roll(sequence_ids, 1, axis=1)):
         with pytest.raises(AssertionError, match="out"):
             assert_near(outputs_and_gradients("xla", wrong, True, False), right, 1e-2)
-
-
-@pytest.mark.long  # each backend alone is compared above
-@pytest.mark.parametrize("packing", ["none", "pairs"])
-def test_backends_give_the_models_reference_gradients(packing: str) -> None:
-    tokenizer = small_wordpiece()
-    config = ModelConfig(
-        vocab_size=tokenizer.vocab_size,
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=128,
-        attention_probs_dropout_prob=0.0,
-        initializer_range=0.2,  # so that attention is far from even
-    )
-    rows = DataConfig(sequence_length=128, packing=packing, short_sequence_probability=0.7)
-    epoch = whole_epoch(tokenizer, rows)
-    fullest = np.argsort(-epoch["sequence_ids"].max(axis=1), kind="stable")[:4]
-    batch = {key: x[fullest] for key, x in epoch.items()}
-    assert (batch["sequence_ids"].max() > 1) == (packing == "pairs") and (batch["sequence_ids"] == 0).any()
-    graphdef, objectives = abstract_network(config, ExecutionConfig(logits_chunk=64))[0], choose(("mlm", "nsp"))
-    params = jax.jit(init_params, static_argnums=0)(config, jax.random.key(1))
-
-    @functools.partial(jax.jit, static_argnums=1)
-    @jax.value_and_grad
-    def loss(params: dict, attention: str) -> jax.Array:
-        sums = objective_sums(
-            Forward({MODEL: bind(graphdef, params)}, None, packed=True, attention=attention), batch, None, objectives
-        )
-        return averages(sums, batch_weights(batch, objectives), objectives)["loss"]
-
-    wanted, reference = loss(params, "xla")
-    found, gradients = loss(params, "splash_interpreted")
-    assert float(found) == pytest.approx(float(wanted), rel=1e-6)
-    whole = np.sqrt(sum(np.square(g, dtype=np.float64).sum() for g in jax.tree.leaves(reference)))
-    for (path, ours), theirs in zip(
-        jax.tree_util.tree_leaves_with_path(gradients), jax.tree.leaves(reference), strict=True
-    ):
-        off = np.linalg.norm(ours - theirs)
-        assert off <= 1e-5 * np.linalg.norm(theirs) or off <= 1e-6 * whole, jax.tree_util.keystr(path)
 
 
 @pytest.mark.skipif(not HAS_GPU, reason="needs a GPU: cuDNN runs nowhere else")
@@ -231,7 +168,7 @@ def test_backends_give_the_models_reference_gradients(packing: str) -> None:
 def test_cudnn_is_the_reference(packed: bool, causal: bool) -> None:
     if packed and jax.__version_info__ < (0, 11, 2):
         pytest.skip("packed rows need jax 0.11.2")
-    sequence_ids = ids(512, packed)
+    sequence_ids = some_ids(512, packed)
     found = outputs_and_gradients("cudnn", sequence_ids, packed, causal, jnp.bfloat16)
     reference = outputs_and_gradients("xla", sequence_ids, packed, causal, jnp.float32)
     assert all(np.isfinite(x).all() for x in found)
@@ -282,7 +219,7 @@ def test_settings_of_dropout_do_not_reach_a_fused_back_end() -> None:
 
 @pytest.mark.long
 def test_bfloat16_is_as_near_by_splash_as_by_xla() -> None:
-    sequence_ids = ids(256, packed=True)
+    sequence_ids = some_ids(256, packed=True)
     exact = outputs_and_gradients("xla", sequence_ids, True, False)
     for backend in ("xla", "splash_interpreted"):
         assert_near(outputs_and_gradients(backend, sequence_ids, True, False, jnp.bfloat16), exact, 2e-2)

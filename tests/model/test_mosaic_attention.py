@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attention_sides import assert_same, heads_split_over, some_ids
+from attention_sides import assert_same, heads_split_over, outputs_and_gradients, some_ids
 from jax.experimental.pallas import tpu as pltpu
 
 from bertjax.model.attention import mosaic, mosaic_blocks
@@ -28,18 +28,8 @@ def attention(backend: str, ids: jax.Array, heads: int, **options) -> Callable[.
     return lambda q, k, v: attend(backend, q, k, v, ids, **settings)
 
 
-def outputs_and_gradients(
-    function: Callable[..., jax.Array], ids: jax.Array, heads: int, head_dim: int, dtype=jnp.float32
-) -> list[np.ndarray]:
-    """What all tokens get, padding too, and the gradients of q, k and v."""
-    q, k, v, read = jax.random.normal(jax.random.key(0), (4, *ids.shape, heads, head_dim)).astype(dtype)
-
-    def total(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
-        out = function(q, k, v)
-        return jnp.sum(out * read, dtype=jnp.float32), out
-
-    gradients, out = jax.jit(jax.grad(total, argnums=(0, 1, 2), has_aux=True))(q, k, v)
-    return [np.asarray(x, np.float64) for x in (out, *gradients)]
+def of_all_tokens(function: Callable[..., jax.Array], ids: jax.Array, heads: int, head_dim: int, dtype=jnp.float32):
+    return outputs_and_gradients(function, ids, dtype, heads=heads, head_dim=head_dim, padding=True)
 
 
 CASES = {
@@ -60,7 +50,7 @@ def test_mosaic_is_the_reference(
     monkeypatch.setattr(mosaic_blocks, "_OPERAND", 3 * 128 * 128 * 4)
     ids = some_ids(length, packed=True)
     found, reference = (
-        outputs_and_gradients(attention(backend, ids, heads, **options), ids, heads, head_dim)
+        of_all_tokens(attention(backend, ids, heads, **options), ids, heads, head_dim)
         for backend in ("mosaic_interpreted", "xla")
     )
     assert_same(found, reference, 1e-5)
@@ -123,8 +113,8 @@ def test_the_interpreter_of_tpus_finds_no_read_out_of_bounds(monkeypatch: pytest
     ids = some_ids(512, packed=True)
     settings = mosaic_blocks.Settings(64, 0.1, window=70, interpret=pltpu.InterpretParams())
     kernel = functools.partial(mosaic.mosaic_attention, dropout_keys=KEYS, slopes=(), settings=settings)
-    found = outputs_and_gradients(lambda q, k, v: kernel(q, k, v, ids), ids, 2, 64)
-    assert_same(found, outputs_and_gradients(attention("xla", ids, 2, window=70), ids, 2, 64), 1e-5)
+    found = of_all_tokens(lambda q, k, v: kernel(q, k, v, ids), ids, 2, 64)
+    assert_same(found, of_all_tokens(attention("xla", ids, 2, window=70), ids, 2, 64), 1e-5)
 
 
 def test_bfloat16_is_as_near_by_mosaic_as_by_xla(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,10 +122,10 @@ def test_bfloat16_is_as_near_by_mosaic_as_by_xla(monkeypatch: pytest.MonkeyPatch
     product = mosaic.product
     monkeypatch.setattr(mosaic, "product", lambda a, b, *dims: product(*(x.astype(jnp.float32) for x in (a, b)), *dims))
     ids = some_ids(128, packed=True)
-    exact = outputs_and_gradients(attention("xla", ids, 2), ids, 2, 64)
+    exact = of_all_tokens(attention("xla", ids, 2), ids, 2, 64)
 
     def off(backend: str) -> np.ndarray:
-        found = outputs_and_gradients(attention(backend, ids, 2), ids, 2, 64, jnp.bfloat16)
+        found = of_all_tokens(attention(backend, ids, 2), ids, 2, 64, jnp.bfloat16)
         return np.array([np.linalg.norm(a - b) / np.linalg.norm(b) for a, b in zip(found, exact, strict=True)])
 
     assert (off("mosaic_interpreted") < 1.1 * off("xla")).all()
