@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from jax.sharding import Mesh
-from their_model import relative, their_model
+from small_training import Training
+from their_model import assert_same_gradients, relative, their_model
 
 from bertjax.config import Config, MeshConfig, ModelConfig, OptimizerConfig, TaskConfig, TrainingConfig, validate
 from bertjax.convert.huggingface.names import from_huggingface_tensors, to_huggingface_tensors
@@ -21,12 +21,9 @@ from bertjax.model.network import bind, check_head
 from bertjax.model.parameters import named_arrays
 from bertjax.model.task_heads import TASK_NETWORKS, BiLstmLayer
 from bertjax.parallel.mesh import make_mesh
-from bertjax.parallel.sharding import check_divisible, is_names, spec, to_global
+from bertjax.parallel.sharding import check_divisible, is_names, spec
 from bertjax.training.objectives.objective import MODEL, Forward
-from bertjax.training.optimizer import make_optimizer
-from bertjax.training.schedules import make_schedule
-from bertjax.training.state import draw_blueprint, init_state
-from bertjax.training.step import averages, batch_weights, make_train_step, objective_sums, several_sequences
+from bertjax.training.step import averages, batch_weights, objective_sums, several_sequences
 
 CONFIG = ModelConfig(
     vocab_size=300, hidden_size=64, num_hidden_layers=3, num_attention_heads=4, intermediate_size=160,
@@ -163,12 +160,7 @@ def our_loss(
 
 
 def assert_gradients_equal(ours: dict[str, np.ndarray], network) -> None:
-    wanted = {name: p.grad.numpy() for name, p in network.named_parameters()}
-    assert ours.keys() == wanted.keys()
-    whole = np.sqrt(sum(np.square(g, dtype=np.float64).sum() for g in wanted.values()))
-    for name, reference in wanted.items():
-        off = np.linalg.norm(ours[name] - reference)
-        assert off <= 1e-5 * np.linalg.norm(reference) or off <= 1e-6 * whole, name
+    assert_same_gradients(ours, {name: p.grad.numpy() for name, p in network.named_parameters()})
 
 
 def our_params(network, config: ModelConfig) -> dict:
@@ -343,32 +335,18 @@ def test_the_bilstm_is_torchs_on_every_sequence_by_itself(together):
         assert relative(gradient[row, its_own], theirs_in.grad[0].numpy()) < 1e-5
 
 
-def losses_on(mesh: Mesh, config: ModelConfig, steps: int = 4) -> list[float]:
+def losses_on(mesh: MeshConfig) -> np.ndarray:
     """Of a training with dropout on the mesh."""
     settings = OptimizerConfig(learning_rate=1e-2, warmup_steps=1)
-    optimizer, batch, losses = make_optimizer(settings), labelled("tokens", texts(ROWS)), []
-    with jax.set_mesh(mesh):
-        blueprint = draw_blueprint(config, optimizer, mesh)
-        state = init_state(blueprint, config, optimizer, 0)
-        step = make_train_step(
-            blueprint,
-            (KINDS["tokens"].objective(TaskConfig()),),
-            optimizer,
-            make_schedule(settings, 100),
-            clip_norm=1.0,
-            grad_accum_steps=1,
-            dropout_seed=1,
-        )
-        for _ in range(steps):
-            state, metrics = step(state, to_global(mesh, batch))
-            losses.append(float(metrics["loss"]))
-    return losses
+    objectives = (KINDS["tokens"].objective(TaskConfig()),)
+    training = Training(mesh, FEATURES, settings, objectives=objectives, dropout_seed=1)
+    return training.losses([labelled("tokens", texts(ROWS))] * 4)
 
 
 @pytest.mark.long
 def test_the_feature_based_variant_trains_the_same_on_any_mesh():
-    split = losses_on(make_mesh(MeshConfig(1, 2, 2), jax.devices()[:4]), FEATURES)
-    whole = losses_on(make_mesh(MeshConfig(1, 1, 1), jax.devices()[:1]), FEATURES)
+    split = losses_on(MeshConfig(1, 2, 2))
+    whole = losses_on(MeshConfig(1, 1, 1))
     assert whole[-1] < whole[0] - 0.03
     np.testing.assert_allclose(split, whole, rtol=1e-5)
 
