@@ -23,6 +23,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizer_folders import (
@@ -42,6 +43,15 @@ pytest.importorskip("transformers", reason="needs transformers: pip install 'ber
 SPECS = folder_specs()
 
 
+def specs_by_tier() -> Iterator[Any]:
+    """The suite has each choice of each kind once, the long tests their combinations."""
+    seen = set()
+    for spec in SPECS:
+        choices = {(spec.kind.name, *choice) for choice in spec.row}
+        yield pytest.param(spec, marks=[pytest.mark.long] if choices <= seen else [])
+        seen |= choices
+
+
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """Of hundreds of folders none is kept."""
@@ -49,12 +59,7 @@ def folder() -> Iterator[Path]:
         yield Path(directory)
 
 
-@pytest.mark.parametrize(
-    "spec",
-    # The suite has every third folder.
-    [pytest.param(spec, marks=[pytest.mark.long] * (number % 3 > 0)) for number, spec in enumerate(SPECS)],
-    ids=str,
-)
+@pytest.mark.parametrize("spec", specs_by_tier(), ids=str)
 def test_folder_gives_the_reference_ids_or_is_refused(spec: FolderSpec, folder: Path) -> None:
     draft = spec.draft()
     draft.write(folder)
