@@ -29,10 +29,6 @@ def parsed(made: dict[str, Any], place: Path = PLACE) -> dict[str, Any]:
     return parse_document(json.dumps(made).encode(), place, "metadata/metadata")
 
 
-def test_what_was_written_is_read() -> None:
-    assert parsed(document())["step"] == 7
-
-
 @pytest.mark.parametrize("change", [{"data_fingerprint": "c"}, {"arrays": {}}, {"more": 1}])
 def test_a_value_that_was_changed_is_damage(change: dict[str, Any]) -> None:
     made = document()

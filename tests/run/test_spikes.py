@@ -61,12 +61,6 @@ def test_invalid_skip_is_refused(texts: tuple[str, ...]) -> None:
         validate(config)
 
 
-def test_spike_recovery_with_a_budget_is_refused() -> None:
-    training = replace(Config().training, spike_deviations=8.0, budget="1h")
-    with pytest.raises(ValueError, match=r"spike_deviations=8 excludes training\.budget='1h', .* give training\.steps"):
-        validate(replace(Config(), training=training))
-
-
 def stage_of(**training: Any) -> Stage:
     config = replace(Config(), optimizer=replace(Config().optimizer, warmup_steps=1))
     (stage,) = make_stages(replace(config, training=replace(config.training, **training)))
