@@ -174,13 +174,6 @@ def test_encoding_refuses_text_in_another(data, tmp_path):
         Corpus.of(changed(data, sources=("generated:5",), encoding="cp1252"))
 
 
-def test_stores_do_not_depend_on_where_skipped_files_lie(mixed, tmp_path):
-    first = prepare(changed(mixed, on_error="skip"))
-    (tmp_path / "text").rename(tmp_path / "moved")
-    second = prepare(changed(mixed, sources=(f"text:{tmp_path}/moved/*",), on_error="skip"))
-    assert first == second and content(first)
-
-
 @pytest.mark.filterwarnings("ignore:.*of the tokens are .UNK.:UserWarning")
 def test_parquet_of_another_schema_is_skipped(data, tmp_path):
     arrow = pytest.importorskip("pyarrow")

@@ -179,6 +179,7 @@ def test_work_is_linear_in_the_text(unit):
     assert any(seconds(128_000) < 50 * seconds(8_000) for _ in range(20))
 
 
+@pytest.mark.long  # the suite has the sentences that linguists marked
 def test_agrees_with_punkt(real_data):
     """Boundaries inside paragraphs against Punkt with the same lists; the rest was read: ours are nearly all right."""
     punkt = pytest.importorskip("nltk.tokenize.punkt")

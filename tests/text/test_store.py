@@ -258,7 +258,7 @@ def test_store_appears_whole_or_not_at_all(tmp_path, monkeypatch):
     ) == generated(3)
 
 
-WRONG = [None, True, -1, 0, 7, 0.5, 1e30, "x", "../x", [], [[1]], {}, {"a": 1}, "\ud800", 10**40]
+WRONG = [None, True, -1, 7, 0.5, "../x", [[1]], {"a": 1}, "\ud800", 10**40]
 
 
 def test_forged_manifest_value_is_read_or_named(tmp_path):

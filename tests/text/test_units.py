@@ -140,7 +140,7 @@ def test_planes_ignore_processes_and_file_kind(marked_data, tmp_path, monkeypatc
         for kind, root, workers in (
             ("jsonl", data.root, 1),
             ("jsonl", f"{data.root}-2", 2),
-            ("parquet", f"{data.root}-3", 2),
+            ("parquet", f"{data.root}-3", 1),
         )
     ]
     assert content(made[0]) == content(made[1])
