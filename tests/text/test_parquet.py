@@ -111,29 +111,29 @@ import sys
 from bertjax.text.documents import ReadCounts
 from bertjax.text.sources.registry import read_documents
 from bertjax.text.sources.source import SourceFile
-path, step, least = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-whole, refused = open(path, "rb").read(), 0
-for place in range(4, len(whole), step):
-    for flip in (0xFF, 0x01, 0x80):
-        content = bytearray(whole)
-        content[place] ^= flip
-        open(path, "wb").write(content)
-        try:
-            for document in read_documents(SourceFile("parquet", path)):
-                assert len(document.text) < 1 << 20
-        except ValueError as error:
-            assert path in str(error), error
-            refused += 1
-assert refused >= least, refused
+for path in sys.argv[1:]:
+    whole, refused = open(path, "rb").read(), 0
+    for place in range(4, len(whole), max(1, len(whole) // 250)):
+        for flip in (0xFF, 0x01, 0x80):
+            content = bytearray(whole)
+            content[place] ^= flip
+            open(path, "wb").write(content)
+            try:
+                for document in read_documents(SourceFile("parquet", path)):
+                    assert len(document.text) < 1 << 20
+            except ValueError as error:
+                assert path in str(error), error
+                refused += 1
+    assert refused >= 20, (path, refused)
 """
 
 
-@pytest.mark.parametrize("name", WRITERS)
-def test_no_flipped_byte_crashes(tmp_path, name):
-    path = tmp_path / name
-    WRITERS[name](path, table([f"Document {n}." for n in range(6)]))
-    step = max(1, path.stat().st_size // 250)
-    done = subprocess.run([sys.executable, "-c", SWEEP, path, str(step), "20"], capture_output=True, text=True)
+def test_no_flipped_byte_crashes(tmp_path):
+    """In a process of its own, which a crash would end."""
+    for name, write in WRITERS.items():
+        write(tmp_path / name, table([f"Document {n}." for n in range(6)]))
+    paths = [str(tmp_path / name) for name in WRITERS]
+    done = subprocess.run([sys.executable, "-c", SWEEP, *paths], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
@@ -153,13 +153,6 @@ def test_rows_too_large_to_hold_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("bertjax.text.sources.parquet.RECORD_CAP", 1 << 20)
     write_stream(tmp_path / "a.arrow", table(["One.", "x" * (1 << 20), "y" * ((1 << 20) + 1)]))
     assert "row 3: a text of more than 1 MiB" in refusal(tmp_path / "a.arrow")
-
-
-def test_missing_pyarrow_is_named_with_the_extra(tmp_path, monkeypatch):
-    write_parquet(tmp_path / "a.parquet", table())
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ValueError, match=r"reading it requires pyarrow; pip install 'bertjax\[parquet\]'"):
-        source_files(parse_source(f"parquet:{tmp_path}/*"))
 
 
 PEAK = """
