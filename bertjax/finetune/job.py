@@ -143,6 +143,8 @@ def assemble_task(
     laid_out = replace(config, model=for_sequences(config.model, length))
     (stage,) = make_stages(laid_out)
     mesh = make_mesh(config.mesh)
+    if config.mesh.length != 1:
+        raise ValueError(f"mesh.length={config.mesh.length}: fine-tuning does not split rows; set mesh.length=1")
     check_redundancy(config, mesh)
     check_divisible(mesh, config.model, stage.training, padded_vocab_size(config.model))
     kind = content.kind

@@ -17,12 +17,12 @@ from bertjax.config import MeshConfig
 if TYPE_CHECKING:
     from jaxlib._jax import Device  # jax.Device is a variable to type checkers
 
-AXES = ("data", "fsdp", "tensor")
+AXES = ("data", "fsdp", "length", "tensor")
 BATCH_AXES = ("data", "fsdp")  # the axes that split a batch; the step is written per shard of these
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[Device] | None = None, slices: Sequence[int] | None = None) -> Mesh:
-    """Arrange the devices along `data`, `fsdp` and `tensor`, so that only the `dcn` factors cross slices.
+    """Arrange the devices along the axes, so that only the `dcn` factors cross slices.
 
     `slices` has the slice of each device; by default the devices provide it. `config.fsdp` 0 is 1 here, because only a
     run has weights to shard (`training_mesh`). Raises ValueError if the product of
@@ -34,12 +34,13 @@ def make_mesh(config: MeshConfig, devices: Sequence[Device] | None = None, slice
     parts = [[d for d, number in zip(devices, numbers, strict=True) if number == n] for n in sorted(set(numbers))]
     across = slice_shape(config, shape, len(parts))
     within = tuple(size // factor for size, factor in zip(shape, across, strict=True))
+    axes = mesh_axes(config)
     # Within a slice the order follows the interconnect; between slices it does not matter.
     blocks = np.empty(len(parts), object)
     for number, part in enumerate(parts):
         blocks[number] = mesh_utils.create_device_mesh(within, part, allow_split_physical_axes=True)
     # Auto axes: Explicit ones, jax's default, make fused attention kernels lose their sharding.
-    return Mesh(np.block(blocks.reshape(across).tolist()), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    return Mesh(np.block(blocks.reshape(across).tolist()), axes, axis_types=(AxisType.Auto,) * len(axes))
 
 
 def mesh_sharing(rows: Collection[int]) -> Mesh:
@@ -70,8 +71,9 @@ def slice_shape(config: MeshConfig, shape: tuple[int, ...], slices: int) -> tupl
     data = slices // config.dcn_fsdp if config.dcn_data == -1 else config.dcn_data
     if data * config.dcn_fsdp != slices:
         raise ValueError(f"{settings} does not make the {slices} slice(s) that there are; leave mesh.dcn_data at -1")
-    factors = (data, config.dcn_fsdp, 1)
-    for axis, size, factor in zip(AXES, shape, factors, strict=True):
+    of_axis, axes = {"data": data, "fsdp": config.dcn_fsdp}, mesh_axes(config)
+    factors = tuple(of_axis.get(axis, 1) for axis in axes)
+    for axis, size, factor in zip(axes, shape, factors, strict=True):
         if size % factor:
             raise ValueError(
                 f"mesh.{axis}={size} cannot be split over {factor} of the {slices} slices ({settings}); "
@@ -82,14 +84,20 @@ def slice_shape(config: MeshConfig, shape: tuple[int, ...], slices: int) -> tupl
 
 def make_abstract_mesh(config: MeshConfig, devices: int) -> AbstractMesh:
     """The mesh of a number of devices that need not exist. Raises ValueError like `make_mesh`."""
-    shape = mesh_shape(config, devices, "devices it is for")
-    return AbstractMesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    shape, axes = mesh_shape(config, devices, "devices it is for"), mesh_axes(config)
+    return AbstractMesh(shape, axes, axis_types=(AxisType.Auto,) * len(axes))
+
+
+def mesh_axes(config: MeshConfig) -> tuple[str, ...]:
+    """The axes of a mesh: `AXES`, without `length` where rows are whole, as in every program before that axis."""
+    return tuple(axis for axis in AXES if axis != "length" or config.length != 1)
 
 
 def mesh_shape(config: MeshConfig, devices: int, which: str) -> tuple[int, ...]:
     """Size of each axis. Raises ValueError, calling the devices `which`, if the product is not their number."""
-    sizes = [config.data, config.fsdp or 1, config.tensor]
-    settings = f"mesh data={config.data} fsdp={config.fsdp or 1} tensor={config.tensor}"
+    of_axis = {axis: getattr(config, axis) or (1 if axis == "fsdp" else 0) for axis in mesh_axes(config)}
+    sizes = list(of_axis.values())
+    settings = " ".join(["mesh", *[f"{axis}={size}" for axis, size in of_axis.items()]])
     if sizes.count(-1) > 1 or any(size != -1 and size < 1 for size in sizes):
         raise ValueError(f"{settings}: every axis must be at least 1, and at most one may be -1 (= whatever is left)")
     fixed = math.prod(size for size in sizes if size != -1)

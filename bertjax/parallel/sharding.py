@@ -37,11 +37,14 @@ RULES: dict[str, str | tuple[str, ...] | None] = {
     "taps": None,
     # activations
     "act_batch": BATCH_AXES,
-    "act_length": None,
+    "act_length": "length",
     "act_embed": None,
     "act_heads": "tensor",
     "act_mlp": "tensor",
-    "act_vocab": "tensor",
+    "act_vocab": ("tensor", "length"),
+    # attention's: of whole rows, so that `length` splits heads instead of tokens
+    "row_length": None,
+    "row_heads": ("tensor", "length"),
 }
 
 
@@ -52,6 +55,24 @@ def spec(names: tuple[str, ...]) -> P:
     return P(*[axis if axis is None or axis not in axes[:i] else None for i, axis in enumerate(axes)])
 
 
+def _of_activation(mesh: AbstractMesh, names: tuple[str, ...], shape: tuple[int, ...]) -> P:
+    """The automatic axes of `mesh` that split an activation: each one dim, and `length` only what it divides."""
+    taken: set[str] = set(BATCH_AXES)
+    dims = []
+    for axes, size in zip(spec(names), shape, strict=True):
+        free = [axis for axis in in_tuple(axes) if axis in mesh.shape and axis not in taken]
+        if "length" in free and size % math.prod(mesh.shape[axis] for axis in free):
+            free.remove("length")
+        taken.update(free)
+        dims.append(tuple(free) or None)
+    return P(*dims)
+
+
+def in_tuple(axes: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    """The axes of one dim of a PartitionSpec, as a tuple."""
+    return axes if isinstance(axes, tuple) else () if axes is None else (axes,)
+
+
 def constrain(x: jax.Array, *names: str) -> jax.Array:
     """Constrain the sharding of an activation by the logical names of its dims.
 
@@ -60,13 +81,23 @@ def constrain(x: jax.Array, *names: str) -> jax.Array:
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         return x
-    automatic = P(*[axis if isinstance(axis, str) and axis not in BATCH_AXES else None for axis in spec(names)])
-    return jax.lax.with_sharding_constraint(x, automatic)
+    return jax.lax.with_sharding_constraint(x, _of_activation(mesh, names, x.shape))
 
 
 def tensors_are_whole() -> bool:
     """Whether the current mesh splits no tensor: then any of its dims can be joined to one."""
-    return jax.sharding.get_abstract_mesh().shape.get("tensor", 1) == 1
+    return jax.sharding.get_abstract_mesh().shape.get("tensor", 1) == 1 and rows_are_whole()
+
+
+def rows_are_whole() -> bool:
+    """Whether the current mesh splits no row."""
+    return "length" not in jax.sharding.get_abstract_mesh().shape
+
+
+def devices_along(name: str) -> int:
+    """How many devices of the current mesh split a dim of an activation with this logical name."""
+    shape = jax.sharding.get_abstract_mesh().shape
+    return math.prod(shape.get(axis, 1) for axis in in_tuple(RULES[name]))
 
 
 def logical_axes(state: nnx.State) -> dict[str, Any]:
@@ -184,6 +215,40 @@ def check_divisible(
         if value % (size := mesh.shape[axis]):
             key = f"the {whose} {key.removeprefix('model.').removeprefix('the ')}" if whose else key
             raise ValueError(f"{key}={value} is not divisible by mesh.{axis}={size}; choose a divisor of {value}")
+
+
+# Options of a network whose attention or recurrence is not written for rows that are split.
+_OF_WHOLE_ROWS = ("global_tokens", "attention_block", "score_bias_buckets", "conv_kernel", "lstm_size")
+
+
+def check_rows_split(mesh: Mesh, model: ModelConfig, sequence_length: int, stage: int = 0) -> None:
+    """Refuse a mesh that cannot split the rows of a stage along `length`.
+
+    Raises ValueError naming the key, its value and what to change.
+    """
+    size, prefix = mesh.shape.get("length", 1), f"stage {stage + 1}: " if stage else ""
+    if size == 1:
+        return
+    if sequence_length % size:
+        raise ValueError(
+            f"{prefix}data.sequence_length={sequence_length} is not divisible by mesh.length={size}; choose a divisor "
+            f"of {sequence_length}"
+        )
+    for key in _OF_WHOLE_ROWS:
+        if (value := getattr(model, key)) not in (0, "none"):
+            raise ValueError(f"model.{key}={value!r} needs whole rows and excludes mesh.length={size}; set it to 1")
+    if model.position_embedding != "relative":
+        return
+    # XLA's partitioner aborts on a gather of distances along both axes (jax 0.10.2).
+    if (tensor := mesh.shape["tensor"]) > 1:
+        raise ValueError(
+            f"mesh.tensor={tensor} with relative positions excludes mesh.length={size}; set one of them to 1"
+        )
+    if (heads := model.num_attention_heads) % size:
+        raise ValueError(
+            f"model.num_attention_heads={heads} with relative positions is not divisible by mesh.length={size}; choose "
+            f"a divisor of {heads}"
+        )
 
 
 def divided_sizes(model: ModelConfig, padded_vocab_size: int) -> list[tuple[str, int, str]]:

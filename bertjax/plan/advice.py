@@ -30,7 +30,7 @@ class Change:
     def flags(self, config: Config, stage: Stage) -> str:
         """Return the command-line flags for the settings that differ from a config's."""
         flags = []
-        for axis in ("data", "fsdp", "tensor", "dcn_data", "dcn_fsdp"):
+        for axis in ("data", "fsdp", "tensor", "length", "dcn_data", "dcn_fsdp"):
             value = getattr(self.mesh, axis)
             if value != getattr(config.mesh, axis):
                 flags.append(f"--mesh.{axis.replace('_', '-')} {value}")
@@ -54,11 +54,11 @@ def current_settings(config: Config, stage: Stage) -> Change:
 
 
 def meshes(config: Config, devices: int, slices: int) -> Iterator[MeshConfig]:
-    """Yield meshes over data and fsdp with the config's tensor axis, fully replicated weights first.
+    """Yield meshes over data and fsdp with the config's other axes, fully replicated weights first.
 
     fsdp stays within a slice: gathering weights over the network every step costs more than it saves.
     """
-    across = devices // config.mesh.tensor // slices
+    across = count_shards(config.mesh, devices) // slices
     divided = (across, *sharded_widths(config.model))
     for fsdp in (n for n in range(1, across + 1) if not any(size % n for size in divided)):
         if fsdp & (fsdp - 1) == 0:
@@ -68,7 +68,7 @@ def meshes(config: Config, devices: int, slices: int) -> Iterator[MeshConfig]:
 def count_shards(mesh: MeshConfig, devices: int) -> int:
     """Return into how many shards a mesh splits a batch."""
     assert len(BATCH_AXES) == 2, "a batch is split over data and fsdp"
-    return devices // mesh.tensor
+    return devices // (mesh.tensor * mesh.length)
 
 
 _MOST_TRIES = 8  # compilations per stage

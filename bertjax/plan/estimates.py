@@ -159,8 +159,8 @@ def make_plan(
     if stage is not None and not 1 <= stage <= count:
         raise ValueError(f"--stage {stage}: the recipe has {count}; give a number from 1 to {count}")
     recipe, mesh = config, mesh_on(config, topology)
-    sizes = replace(config.mesh, fsdp=mesh.shape["fsdp"], tensor=mesh.shape["tensor"], data=-1, dcn_data=-1)
-    config = replace(config, mesh=sizes)
+    sizes = {axis: size for axis, size in mesh.shape.items() if axis != "data"}
+    config = replace(config, mesh=replace(config.mesh, data=-1, dcn_data=-1, **sizes))
     chosen = make_stages(config) if stage is None else (make_stages(config)[stage - 1],)
     if adapt:
         chosen = tuple(_with_rows_for_all(one, mesh, say) for one in chosen)

@@ -28,7 +28,7 @@ from bertjax.input.batches import batch_spec
 from bertjax.input.training_data import TrainingData, open_training_data
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.parallel.mesh import BATCH_AXES, make_mesh, slice_numbers
-from bertjax.parallel.sharding import check_divisible, divided_sizes
+from bertjax.parallel.sharding import check_divisible, check_rows_split, divided_sizes
 from bertjax.storage.progress import Progress
 from bertjax.training.objectives import OBJECTIVES, Objective, make_objectives
 from bertjax.training.schedules import Schedule, make_schedule
@@ -270,6 +270,10 @@ def sharded_widths(model: ModelConfig, axis: str = "fsdp") -> list[int]:
 
 
 def check_stages_divisible(config: Config, mesh: Mesh, stages: Sequence[Stage]) -> None:
-    """Refuse a mesh that cannot split a stage's batch or a network's weights. Raises as `check_divisible` does."""
+    """Refuse a mesh that cannot split a stage's batch, its rows or a network's weights.
+
+    Raises as `check_divisible` and `check_rows_split` do.
+    """
     for stage, (whose, model) in itertools.product(stages, trained_networks(config.model).items()):
         check_divisible(mesh, model, stage.training, padded_vocab_size(model), stage.number, whose)
+        check_rows_split(mesh, model, stage.data.sequence_length, stage.number)

@@ -47,7 +47,7 @@ class Training:
         frozen: Mapping[str, tuple[ModelConfig, Any]] = NOTHING,
     ) -> None:
         self.mesh_config = mesh
-        self.mesh = make_mesh(mesh, jax.devices()[: mesh.data * mesh.fsdp * mesh.tensor])
+        self.mesh = make_mesh(mesh, jax.devices()[: mesh.data * mesh.fsdp * mesh.tensor * mesh.length])
         optimizer = make_optimizer(settings)
         with jax.set_mesh(self.mesh):
             networks = {name: draw_frozen(config, self.mesh, execution) for name, (config, _) in frozen.items()}

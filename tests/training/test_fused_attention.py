@@ -120,14 +120,18 @@ def test_splash_moves_nothing_between_tpus_that_xla_does_not(by_splash: str, tpu
     assert collectives(by_splash) and collectives(by_splash) <= collectives(plain)
 
 
-@pytest.mark.parametrize("mesh", [MeshConfig(4, 1, 1), MeshConfig(2, 1, 2)], ids=["data=4", "data=2,tensor=2"])
+@pytest.mark.parametrize(
+    "mesh",
+    [MeshConfig(4, 1, 1), MeshConfig(2, 1, 2), MeshConfig(2, 1, 1, length=2)],
+    ids=["data=4", "data=2,tensor=2", "data=2,length=2"],
+)
 def test_cudnn_is_in_the_step_that_is_lowered_for_gpus(mesh: MeshConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     # jax asks the installed cuDNN for its version before it lowers anything; here there is none.
     monkeypatch.setattr("jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version", lambda: 91_100)
     monkeypatch.setattr("bertjax.training.step.compute_capability", lambda device: "9.0")
     step = traced(run(mesh, "none", "cudnn"), jax.devices()[:4], "cuda")
     text = step.lower(lowering_platforms=("cuda",)).as_text()
-    heads = 4 // mesh.tensor
+    heads = 4 // (mesh.tensor * mesh.length)
     calls = re.findall(r"@__cudnn\$fmha\w*\(.*", text)
     assert len(calls) >= 2 and all(f"tensor<{8 // mesh.data}x512x{heads}x16xbf16>" in call for call in calls)
 

@@ -9,7 +9,7 @@ import jax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from bertjax.parallel.sharding import spec
+from bertjax.parallel.sharding import in_tuple, spec
 
 SPLASH_LENGTHS = 128  # splash needs rows whose length is a multiple of this
 MOSAIC_LENGTHS = 128  # and so does the kernel of mosaic.py
@@ -62,10 +62,10 @@ def splash_attention(
 
 
 Operand = tuple[jax.Array, tuple[str, ...]]  # an array, and the logical names of its dims
-QKV = ("act_batch", "act_length", "act_heads", "head_dim")
-TOKENS = ("act_batch", "act_length")
-DISTANCES = ("act_heads", "position", "head_dim")
-BLOCKS = ("act_heads", "position", "position")
+QKV = ("act_batch", "row_length", "row_heads", "head_dim")
+TOKENS = ("act_batch", "row_length")
+DISTANCES = ("row_heads", "position", "head_dim")
+BLOCKS = ("row_heads", "position", "position")
 
 
 def per_device(kernel: Callable[..., jax.Array], *operands: Operand) -> jax.Array:
@@ -80,8 +80,7 @@ def per_device(kernel: Callable[..., jax.Array], *operands: Operand) -> jax.Arra
         return kernel(*arrays)
 
     def split(names: tuple[str, ...]) -> P:
-        whole = [axes if isinstance(axes, tuple) else (axes,) for axes in spec(names)]
-        return P(*[tuple(axis for axis in axes if axis in automatic) or None for axes in whole])
+        return P(*[tuple(axis for axis in in_tuple(axes) if axis in automatic) or None for axes in spec(names)])
 
     return jax.shard_map(
         kernel,

@@ -72,7 +72,7 @@ def mosaic_attention(
     per_head = jnp.arange(H, dtype=jnp.int32), jnp.asarray(slopes or (0.0,) * H, jnp.float32)
     operands = (q, QKV), (k, QKV), (v, QKV), (sequence_ids, TOKENS), (keys, TOKENS[:1])
     blocks = jnp.zeros((H, 1, 1), jnp.int32) if chosen is None else chosen
-    operands += *((x, ("act_heads",)) for x in per_head), (blocks, BLOCKS), *((x, DISTANCES) for x in tables)
+    operands += *((x, ("row_heads",)) for x in per_head), (blocks, BLOCKS), *((x, DISTANCES) for x in tables)
     return per_device(functools.partial(_on_device, settings), *operands)
 
 

@@ -46,4 +46,4 @@ class ScoreBias(nnx.Module):
         # A product with one-hot rows: its gradient is a product too, not a scatter over pairs of tokens.
         rows = jax.nn.one_hot(index, self.config.score_bias_buckets, dtype=jnp.float32)
         bias = jnp.einsum("LMS,SH->HLM", rows, self.table[...], precision=jax.lax.Precision.HIGHEST)
-        return constrain(bias, "act_heads", "act_length", "act_length")
+        return constrain(bias, "row_heads", "row_length", "row_length")

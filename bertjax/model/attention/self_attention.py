@@ -21,7 +21,7 @@ from bertjax.model.dropout import fold
 from bertjax.model.layers import LayerNorm
 from bertjax.model.parameters import weight, zeros
 from bertjax.model.products import plus_bias, product, unstack
-from bertjax.parallel.sharding import constrain
+from bertjax.parallel.sharding import constrain, devices_along, rows_are_whole
 
 
 def layer_windows(config: ModelConfig) -> tuple[int, ...]:
@@ -83,6 +83,25 @@ def _normed(x_BLHK: jax.Array, norm: LayerNorm | None) -> jax.Array:
         return x_BLHK
     normed = norm(x_BLHK.reshape(*x_BLHK.shape[:2], -1)).reshape(x_BLHK.shape)
     return constrain(normed, "act_batch", "act_length", "act_heads", "head_dim")
+
+
+def with_whole_rows(x_BLHK: jax.Array) -> jax.Array:
+    """Exchange the axis `length` from tokens to heads, as every query needs the keys of its row; else the same array.
+
+    Heads of zeros follow where the devices do not divide them. Source: DeepSpeed-Ulysses (arXiv 2309.14509).
+    """
+    if rows_are_whole():
+        return x_BLHK
+    missing = -x_BLHK.shape[2] % devices_along("row_heads")
+    padded = jnp.pad(x_BLHK, [(0, 0), (0, 0), (0, missing), (0, 0)])
+    return constrain(padded, "act_batch", "row_length", "row_heads", "head_dim")
+
+
+def with_own_tokens(x_BLHK: jax.Array, heads: int) -> jax.Array:
+    """Undo `with_whole_rows`."""
+    if rows_are_whole():
+        return x_BLHK
+    return constrain(x_BLHK[:, :, :heads], "act_batch", "act_length", "act_heads", "head_dim")
 
 
 class OutputProjection(nnx.Module):
@@ -148,7 +167,7 @@ class SelfAttention(nnx.Module):
 
     def __call__(self, x_BLD: jax.Array, inputs: LayerInputs, queries_BLD: jax.Array | None = None) -> jax.Array:
         """The output of attention; queries are made of `queries_BLD` instead of x where it is given."""
-        q, k, v = self.projected(x_BLD, inputs, queries_BLD)
+        q, k, v = (with_whole_rows(part) for part in self.projected(x_BLD, inputs, queries_BLD))
         sequence_ids, keys, pattern = inputs.sequence_ids, inputs.dropout_keys, inputs.pattern
         if inputs.distances is not None:
             distances = self._projected_distances(inputs.distances)
@@ -185,12 +204,12 @@ class SelfAttention(nnx.Module):
                 packed=inputs.packed,
                 causal=self.causal,
                 window=inputs.window,
-                slopes=self.slopes,
+                slopes=self.slopes and (*self.slopes, *[0.0] * (q.shape[2] - len(self.slopes))),
                 bias=inputs.score_bias,
                 dropout_keys=keys,
                 dropout_rate=self.dropout_rate,
             )
-        return self.output(attended)
+        return self.output(with_own_tokens(attended, self.config.num_attention_heads))
 
     def projected(
         self, x_BLD: jax.Array, inputs: LayerInputs, queries_BLD: jax.Array | None = None

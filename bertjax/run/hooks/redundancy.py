@@ -26,7 +26,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bertjax.model.parameters import named_arrays
-from bertjax.parallel.mesh import AXES, BATCH_AXES, batch_shards
+from bertjax.parallel.mesh import BATCH_AXES, batch_shards
 from bertjax.run.callbacks import Callback
 from bertjax.run.job import Job, RunStage
 from bertjax.runtime.processes import Processes
@@ -157,8 +157,8 @@ class Redundancy(Callback):
             else:
                 most, count = Counter(digests).most_common(1)[0]
                 odd |= {shard for shard, digest in zip(by, digests, strict=True) if count == 1 or digest != most}
-        tensor = self._mesh.shape["tensor"]
-        return sorted(shard * tensor + index for shard in odd for index in range(tensor))
+        of_shard = self._mesh.size // shards
+        return sorted(shard * of_shard + index for shard in odd for index in range(of_shard))
 
     def _shard_gradients(self, stage: RunStage) -> Callable[..., jax.Array]:
         """`(state, batch, shift) -> uint32 [shards, arrays, 5]`: digests of the gradient of each shard of the batch.
@@ -194,7 +194,7 @@ class Redundancy(Callback):
             lambda arrays: _stacked(arrays)[None],
             mesh=self._mesh,
             in_specs=(specs,),
-            out_specs=P(AXES),
+            out_specs=P(self._mesh.axis_names),
             check_vma=False,
         )
         return jax.jit(here, out_shardings=NamedSharding(self._mesh, P()))
