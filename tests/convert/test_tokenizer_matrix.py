@@ -59,7 +59,7 @@ def folder() -> Iterator[Path]:
         yield Path(directory)
 
 
-@pytest.mark.parametrize("spec", specs_by_tier(), ids=str)
+@pytest.mark.parametrize("spec", [*specs_by_tier()], ids=str)
 def test_folder_gives_the_reference_ids_or_is_refused(spec: FolderSpec, folder: Path) -> None:
     draft = spec.draft()
     draft.write(folder)
