@@ -292,6 +292,10 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"model.head": "tokens", "model.num_labels": 2, "model.features": (-1, 13)},
         "model.features=(-1, 13): the model has no layer 13; choose from 1 to 12",
     ),
+    "weights gathered by layer are recomputed": (
+        {"execution.gather": "layer"},
+        "execution.gather='layer' with execution.remat='none': the backward pass would keep the gathered weights",
+    ),
 }
 
 

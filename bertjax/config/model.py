@@ -426,6 +426,10 @@ class ExecutionConfig:
     # Activations that the backward pass recomputes to save memory: none, all but matrix products, or all. The least
     # with training.grad_accum_steps=auto, which recomputes more where a step does not fit otherwise.
     remat: Literal["none", "dots", "full"] = may_change("none")
+    # When weights that mesh.fsdp splits are gathered: once in a step, or each layer's when it is computed, forward and
+    # backward in every microbatch, which takes less memory and more traffic. The least with
+    # training.grad_accum_steps=auto; layer requires remat dots or full.
+    gather: Literal["step", "layer"] = may_change("step")
     scan_unroll: int = may_change(1)  # Number of layer periods in one iteration of the scan; all is fastest on a CPU
     logits_chunk: int = changes_with_notice(1024, _OTHER_ORDER)  # Number of predictions whose logits exist at a time
     # Attention backend; auto chooses by platform, row length and model
@@ -441,6 +445,11 @@ EXECUTION_BOUNDS = {
 def check_execution(execution: ExecutionConfig) -> None:
     """Raise ValueError for a value outside its bounds."""
     check_bounds(execution, "execution", EXECUTION_BOUNDS)
+    if execution.gather == "layer" and execution.remat == "none":
+        raise ValueError(
+            "execution.gather='layer' with execution.remat='none': the backward pass would keep the gathered weights "
+            "of every layer; set execution.remat to dots or full"
+        )
 
 
 DEFAULT_EXECUTION = ExecutionConfig()  # float32, the reference attention on a CPU, nothing recomputed

@@ -113,7 +113,7 @@ class TrainingConfig:
     budget: str = may_change("")
     global_batch_size: int = 256  # Number of rows in a step, over all devices
     # Number of microbatches in a step, computed one after the other to save memory. auto: the fewest that fit the
-    # devices, with as much of execution.remat as that needs; a run keeps what was decided when it began.
+    # devices, with as much of execution.remat and gather as that needs; a run keeps what was decided when it began.
     grad_accum_steps: int | Literal["auto"] = changes_with_notice(
         "auto", "sums are taken in another order, so the last bits may differ"
     )

@@ -19,6 +19,7 @@ from bertjax.model.convolution import Convolution
 from bertjax.model.dropout import ATTENTION_OUTPUT, MLP_OUTPUT, dropout
 from bertjax.model.layers import FeedForward, LayerNorm
 from bertjax.model.products import PRODUCT, unstack
+from bertjax.parallel.gathering import gather_layer
 from bertjax.parallel.sharding import constrain
 
 REMAT_POLICIES = {
@@ -124,7 +125,11 @@ class Stack(NamedTuple):
         config = self.config
         numbers = jnp.arange(first_number, first_number + config.num_hidden_layers, dtype=jnp.uint32)
         windows = layer_windows(config)
-        scan = partial(_scan, step, self.execution, inputs)
+
+        def whole_step(layer: Layer, inputs: LayerInputs, x: jax.Array, extra: Any) -> tuple[jax.Array, Any]:
+            return step(self._whole(layer), inputs, x, extra)
+
+        scan = partial(_scan, whole_step, self.execution, inputs)
         if self.first is not None:
             alone, others = (_part((numbers, extras), part) for part in (slice(0, 1), slice(1, None)))
             x, first_collected = scan(windows[:1], x, (None, *alone), shared=self.first)
@@ -141,9 +146,17 @@ class Stack(NamedTuple):
             members = slice(start, start + size)
             start += size
             items = (None, *_part((numbers, extras), members))
-            x, group_collected = scan(windows[members], x, items, shared=_one(self.layers, group))
+            x, group_collected = scan(windows[members], x, items, shared=self._whole(_one(self.layers, group)))
             collected.append(group_collected)
         return x, _joined(collected)
+
+    def _whole(self, layer: Layer) -> Layer:
+        """Gather the weights of a layer if a device holds shards of them (`execution.gather`).
+
+        In a step that is recomputed, the backward pass gathers them again: no policy keeps weights.
+        """
+        width = layer.attention.query.kernel.shape[0]
+        return layer if width == self.config.hidden_size else gather_layer(layer, self.execution.dtype)
 
 
 def _scan(

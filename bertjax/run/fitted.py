@@ -1,4 +1,4 @@
-"""A resumed run keeps the microbatches and the recomputation that were decided when it began."""
+"""A resumed run keeps what was decided to fit the devices when it began: microbatches, recomputation, gathering."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def as_fitted(config: Config, processes: Processes) -> Config:
     undecided = [stage.number for stage in make_stages(config) if stage.training.grad_accum_steps == AUTO]
     numbers = {stage.number: stage.training.microbatches for stage in make_stages(begun) if stage.number in undecided}
     remat = max(config.execution.remat, begun.execution.remat, key=REMAT.index)
-    return replace(with_microbatches(config, numbers), execution=replace(config.execution, remat=remat))
+    gather = "layer" if "layer" in (config.execution.gather, begun.execution.gather) else "step"
+    execution = replace(config.execution, remat=remat, gather=gather)
+    return replace(with_microbatches(config, numbers), execution=execution)
 
 
 def _is_same_machine(saved: dict[str, Any] | None, config: Config) -> bool:

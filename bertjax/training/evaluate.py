@@ -15,6 +15,7 @@ from bertjax.input.feed import Batches
 from bertjax.input.masking.rule import token_counts
 from bertjax.input.training_data import Sentences
 from bertjax.model.network import Network, Params
+from bertjax.parallel.gathering import specs_over
 from bertjax.parallel.mesh import BATCH_AXES, batch_shards
 from bertjax.parallel.sharding import batch_sharding, local_rows, to_global
 from bertjax.training.exchange import (
@@ -22,9 +23,8 @@ from bertjax.training.exchange import (
     Frozen,
     frozen_shardings,
     frozen_specs,
-    gather,
     gather_frozen,
-    specs_over,
+    gather_params,
 )
 from bertjax.training.objectives import Batch, Forward, HeldOutFacts, Objective
 from bertjax.training.state import Blueprint
@@ -193,10 +193,8 @@ def _per_shard(
     target = platform or blueprint.mesh.devices.flat[0].platform
 
     def shard_sums(params: Params, batch: Batch, frozen: Frozen) -> Any:
-        whole = gather(params, blueprint.logical_axes, blueprint.mesh)
-        return local(
-            bind_networks(blueprint, whole, gather_frozen(blueprint, frozen), batch, None, packed, target), batch
-        )
+        gathered, others = gather_params(blueprint, params), gather_frozen(blueprint, frozen)
+        return local(bind_networks(blueprint, gathered, others, batch, None, packed, target), batch)
 
     over_shards = jax.shard_map(
         shard_sums,

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from bertjax.model.network import Params
+from bertjax.parallel.gathering import gather, is_stacked, per_tensor_shard, specs_over
 from bertjax.parallel.mesh import BATCH_AXES
-from bertjax.parallel.sharding import is_names, spec
 from bertjax.training.state import Blueprint
 
 Frozen = Mapping[str, Params]  # parameters of a run's frozen networks by name, the last argument of its steps
 NO_FROZEN: Frozen = {}
-
-
-def specs_over(logical_axes: Any, axes: tuple[str, ...]) -> Any:
-    """The PartitionSpec of each parameter, restricted to these mesh axes."""
-    part = lambda names: P(*[axis if axis in axes else None for axis in spec(names)])  # noqa: E731
-    return jax.tree.map(part, logical_axes, is_leaf=is_names)
 
 
 def frozen_shapes(blueprint: Blueprint) -> dict[str, Any]:
@@ -39,47 +32,43 @@ def frozen_specs(blueprint: Blueprint) -> dict[str, Any]:
     return {name: specs_over(network.logical_axes, BATCH_AXES) for name, network in blueprint.frozen.items()}
 
 
+def gather_params(blueprint: Blueprint, params: Params, *, whole: bool = False) -> Params:
+    """The trained parameters, gathered over the batch axes; with `execution.gather` layer, all but stacks of layers.
+
+    `whole` gathers those too.
+    """
+    return gather(params, blueprint.logical_axes, blueprint.mesh, stacks=whole or _gathers_stacks(blueprint))
+
+
 def gather_frozen(blueprint: Blueprint, frozen: Frozen) -> Frozen:
-    """The frozen networks' parameters, gathered over the batch axes."""
+    """The frozen networks' parameters, gathered as those that are trained."""
     return {
-        name: gather(params, blueprint.frozen[name].logical_axes, blueprint.mesh) for name, params in frozen.items()
+        name: gather(params, blueprint.frozen[name].logical_axes, blueprint.mesh, stacks=_gathers_stacks(blueprint))
+        for name, params in frozen.items()
     }
 
 
-def gather(params: Params, logical_axes: Any, mesh: Mesh) -> Params:
-    """Gather every parameter over `fsdp` where it is sharded."""
-    if mesh.shape["fsdp"] == 1:
-        return params
-
-    def gather_tensor(x: jax.Array, axes: P) -> jax.Array:
-        return jax.lax.all_gather(x, "fsdp", axis=tuple(axes).index("fsdp"), tiled=True) if "fsdp" in axes else x
-
-    specs = specs_over(logical_axes, BATCH_AXES)
-    return _per_tensor_shard(lambda x: jax.tree.map(gather_tensor, x, specs), params, logical_axes, mesh)
-
-
 def reduce_gradients(grads: Params, blueprint: Blueprint) -> Params:
-    """Sum gradients once over the batch axes, and scatter them over `fsdp` where the parameter is sharded."""
+    """Sum gradients once over the batch axes, and scatter them over `fsdp` where the parameter is sharded.
+
+    Those of weights that a layer gathers are summed and scattered over `fsdp` already.
+    """
     # An axis of one device is left out, since summing over it would still copy every gradient.
     several = {axis for axis in BATCH_AXES if blueprint.mesh.shape[axis] > 1}
+    stacks_are_whole = _gathers_stacks(blueprint)
 
-    def reduce(g: jax.Array, axes: P) -> jax.Array:
+    def reduce(g: jax.Array, axes: P, names: tuple[str, ...]) -> jax.Array:
         summed = several
         if "fsdp" in axes and "fsdp" in several:
-            g = jax.lax.psum_scatter(g, "fsdp", scatter_dimension=tuple(axes).index("fsdp"), tiled=True)
+            if stacks_are_whole or not is_stacked(names):
+                g = jax.lax.psum_scatter(g, "fsdp", scatter_dimension=tuple(axes).index("fsdp"), tiled=True)
             summed = several - {"fsdp"}
         return jax.lax.psum(g, tuple(sorted(summed))) if summed else g
 
-    specs = specs_over(blueprint.logical_axes, BATCH_AXES)
-    return _per_tensor_shard(lambda x: jax.tree.map(reduce, x, specs), grads, blueprint.logical_axes, blueprint.mesh)
+    axes = blueprint.logical_axes
+    specs = specs_over(axes, BATCH_AXES)
+    return per_tensor_shard(lambda x: jax.tree.map(reduce, x, specs, axes), grads, axes, blueprint.mesh)
 
 
-def _per_tensor_shard(exchange: Callable[[Params], Params], tree: Params, logical_axes: Any, mesh: Mesh) -> Params:
-    """Gather or reduce over the batch axes each device's shard of the parameters.
-
-    With automatic sharding the compiler first gathers each array over `tensor`, and so sends all of it.
-    """
-    if mesh.shape["tensor"] == 1 or mesh.shape["fsdp"] == 1:
-        return exchange(tree)
-    specs = specs_over(logical_axes, ("tensor",))
-    return jax.shard_map(exchange, in_specs=(specs,), out_specs=specs, axis_names={"tensor"}, check_vma=False)(tree)
+def _gathers_stacks(blueprint: Blueprint) -> bool:
+    return blueprint.execution.gather == "step"

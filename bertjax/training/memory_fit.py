@@ -5,6 +5,7 @@ of a run together, because they share `execution.remat`:
 1. The fewest microbatches with `execution.remat` as given, while a device has 4,096 tokens at a time.
 2. The same with `dots`, then with `full`.
 3. Smaller microbatches with `full`.
+4. The same as 3 with weights gathered by layer, on a mesh that splits weights (`execution.gather`).
 The decision follows from the config, the mesh, the kind of device and its memory, and from nothing else, so that the
 same run on the same machine is the same program.
 """
@@ -58,7 +59,7 @@ def usable_memory(platform: str, memory: float | None) -> float | None:
 def fit_to_memory(
     config: Config, mesh: Mesh, limit: float | None, bound: Bound, compiled: Compiled, only: int | None = None
 ) -> Fit:
-    """Decide every number of microbatches that is `auto`, and raise `execution.remat` as far as they need it.
+    """Decide every number of microbatches that is `auto`, with as much of `execution.remat` and `gather` as they need.
 
     `limit` is in bytes of a device, None for no limit. A step is compiled only if the sum of all its values, a bound
     that needs no compilation, exceeds the limit. Where nothing fits, the least memory is taken, and `reason` says so.
@@ -103,17 +104,20 @@ def fit_to_memory(
     longest_first = sorted(stages, key=lambda stage: -stage.data.sequence_length)
     execution, needs = config.execution, {}
     numbers: dict[int, int] = {}
-    for remat in REMAT[REMAT.index(config.execution.remat) :]:
-        execution, numbers = replace(execution, remat=remat), {}
+    levels = [replace(execution, remat=remat) for remat in REMAT[REMAT.index(execution.remat) :]]
+    if mesh.shape["fsdp"] > 1 and execution.gather == "step":
+        levels.append(replace(levels[-1], gather="layer"))
+    for execution in levels:
+        numbers = {}
         for stage in longest_first:
             number, tried = search(execution, stage, large[stage.number])
+            smaller = counts[stage.number][len(large[stage.number]) :]
+            if number is None and smaller and execution.remat == REMAT[-1]:
+                number, tried = search(execution, stage, smaller)
             if number is None:
-                if remat != REMAT[-1]:
+                if execution != levels[-1]:
                     break  # the next level is for all stages
-                smaller = counts[stage.number][len(large[stage.number]) :]
-                if smaller:
-                    number, tried = search(execution, stage, smaller)
-                number = number or counts[stage.number][-1]
+                number = counts[stage.number][-1]
             numbers[stage.number], needs[stage.number] = number, tried.get(number, math.inf)
         if len(numbers) == len(stages):
             break
@@ -221,7 +225,8 @@ def _reason(
 ) -> str:
     counts = ", then ".join(str(numbers[stage]) for stage in sorted(numbers))
     remat = "" if execution.remat == "none" else f" with execution.remat {execution.remat}"
-    chosen = f"gradient accumulation steps (auto): {counts}{remat}"
+    gather = "" if execution.gather == "step" else f" and execution.gather {execution.gather}"
+    chosen = f"gradient accumulation steps (auto): {counts}{remat}{gather}"
     if limit is None:
         return f"{chosen}; the memory of a device is unknown"
     most = max(needs.values())

@@ -76,6 +76,8 @@ def remedies(config: Config, mesh: Mesh, stage: Stage | None) -> list[str]:
     ]
     if wider:
         advice.append(f"--mesh.fsdp {wider[0]}: weights and moments split over {wider[0]} devices")
+    if fsdp > 1 and config.execution.gather == "step":
+        advice.append("--execution.gather layer with a remat: no device holds the weights of all layers at once")
     return [
         *advice,
         *_more_of_a_gpu(mesh),

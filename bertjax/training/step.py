@@ -2,7 +2,8 @@
 
 The gradient runs inside one `jax.shard_map` over the batch axes (`data`, `fsdp`); sharding over `tensor` is automatic,
 guided by the logical names in the model. Microbatches accumulate without a reduction: weights sharded over `fsdp` are
-gathered once per optimizer step; gradients are reduced once, not once per microbatch as by automatic sharding.
+gathered once per optimizer step; gradients are reduced once, not once per microbatch as by automatic sharding. With
+`execution.gather` layer, stacked layers stay sharded, and the stack gathers one at a time.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from bertjax.model.attention.backends import Backend
 from bertjax.model.attention.choice import choose_attention, compute_capability
 from bertjax.model.dropout import row_keys
 from bertjax.model.network import Params, bind
+from bertjax.parallel.gathering import specs_over
 from bertjax.parallel.mesh import BATCH_AXES
 from bertjax.parallel.sharding import batch_sharding
 from bertjax.runtime.compilation import Options, compiler_options, known_options
@@ -31,10 +33,9 @@ from bertjax.training.exchange import (
     Frozen,
     frozen_shardings,
     frozen_specs,
-    gather,
     gather_frozen,
+    gather_params,
     reduce_gradients,
-    specs_over,
 )
 from bertjax.training.objectives import Batch, Forward, Keys, Objective
 from bertjax.training.objectives.objective import MODEL
@@ -74,7 +75,9 @@ class StepGradient:
         blueprint = self.blueprint
 
         def local(params: Params, batch: Batch, keys: Keys, weights: Metrics, frozen: Frozen) -> tuple[Any, Any]:
-            whole, others = gather(params, blueprint.logical_axes, blueprint.mesh), gather_frozen(blueprint, frozen)
+            # A device's own gradient of a weight does not exist where the weight is gathered by layer.
+            gathered = gather_params(blueprint, params, whole=shard_fn is not None)
+            others = gather_frozen(blueprint, frozen)
 
             def loss(params: Params, batch: Batch, keys: jax.Array | None) -> tuple[jax.Array, Metrics]:
                 forward = bind_networks(blueprint, params, others, batch, keys, self.packed, self.platform)
@@ -84,9 +87,9 @@ class StepGradient:
 
             grad_of_part = jax.grad(loss, has_aux=True)
             if grad_accum_steps == 1:
-                grads, sums = grad_of_part(whole, batch, keys)
+                grads, sums = grad_of_part(gathered, batch, keys)
             else:
-                grads, sums = _accumulate(grad_of_part, whole, split_microbatches((batch, keys), grad_accum_steps))
+                grads, sums = _accumulate(grad_of_part, gathered, split_microbatches((batch, keys), grad_accum_steps))
             if shard_fn is not None:
                 return shard_fn(grads, sums)
             return reduce_gradients(grads, blueprint), jax.lax.psum(sums, BATCH_AXES)

@@ -71,6 +71,23 @@ def test_microbatches_come_before_recomputation(limit: float | None, microbatche
     assert decided(limit) == (microbatches, remat)
 
 
+def test_gathering_by_layer_is_the_last_resort() -> None:
+    def weights_and_tokens(execution: ExecutionConfig, stage: Stage) -> float:
+        return of_tokens(execution, stage) + (1_000 if execution.gather == "step" else 10)
+
+    def settings(limit: float, mesh: MeshConfig) -> tuple[list[int], str, str]:
+        devices = make_mesh(mesh, jax.devices()[:2])
+        fitted, reason = fit_to_memory(CONFIG, devices, limit, lambda *_: (100, 10**9), weights_and_tokens)
+        assert ("execution.gather layer" in reason) == (fitted.execution.gather == "layer")
+        counts = [stage.training.microbatches for stage in make_stages(fitted)]
+        return counts, fitted.execution.remat, fitted.execution.gather
+
+    split, whole = MeshConfig(fsdp=2), MeshConfig()
+    assert settings(1_228, split) == ([32, 128], "full", "step")
+    assert settings(1_227, split) == ([4, 16], "full", "layer")
+    assert settings(1_227, whole) == ([64, 128], "full", "step")
+
+
 def test_no_step_is_compiled_in_vain() -> None:
     """The rows of 512 decide the recomputation, before a step of the others is compiled."""
     tried: list[tuple[str, int]] = []

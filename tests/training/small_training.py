@@ -46,7 +46,7 @@ class Training:
         platform: str | None = None,
         frozen: Mapping[str, tuple[ModelConfig, Any]] = NOTHING,
     ) -> None:
-        self.mesh_config = mesh
+        self.mesh_config, self.objectives = mesh, objectives
         self.mesh = make_mesh(mesh, jax.devices()[: mesh.data * mesh.fsdp * mesh.tensor * mesh.length])
         optimizer = make_optimizer(settings)
         with jax.set_mesh(self.mesh):

@@ -42,7 +42,7 @@ def test_remedies_name_values_that_work() -> None:
 def test_remedies_are_of_the_stage_and_the_mesh() -> None:
     found = remedies(CONFIG, mesh(4, fsdp=2), LAST_ROWS)
     assert found[0].startswith("--stages.0.grad-accum-steps 2: 1 rows a device")
-    assert found[3].startswith("--mesh.fsdp 4")
+    assert found[3].startswith("--mesh.fsdp 4") and found[4].startswith("--execution.gather layer")
     assert not any("grad-accum" in line for line in remedies(CONFIG, mesh(8), LAST_ROWS))  # a row a device already
     # 48 rows a device in 3 parts cannot go on in 6 where that does not divide them.
     odd = replace(ROWS, training=replace(ROWS.training, global_batch_size=45, grad_accum_steps=3))

@@ -1,0 +1,85 @@
+"""Gather weights over the mesh axis `fsdp`, all at once or those of one layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+from flax import nnx
+from jax.sharding import AbstractMesh, Mesh
+from jax.sharding import PartitionSpec as P
+
+from bertjax.parallel.mesh import BATCH_AXES
+from bertjax.parallel.sharding import is_names, logical_axes, spec
+
+Module = TypeVar("Module", bound=nnx.Module)
+
+
+def specs_over(logical_axes: Any, axes: tuple[str, ...]) -> Any:
+    """The PartitionSpec of each parameter, restricted to these mesh axes."""
+    part = lambda names: P(*[axis if axis in axes else None for axis in spec(names)])  # noqa: E731
+    return jax.tree.map(part, logical_axes, is_leaf=is_names)
+
+
+def is_stacked(names: tuple[str, ...]) -> bool:
+    """Whether a parameter belongs to a stack of layers, by the logical names of its dims."""
+    return names[0] == "layers"
+
+
+def gather(params: Any, logical_axes: Any, mesh: Mesh | AbstractMesh, *, stacks: bool = True) -> Any:
+    """Gather every parameter over `fsdp` where it is sharded; without `stacks`, those of stacked layers stay shards."""
+    if mesh.shape["fsdp"] == 1:
+        return params
+
+    def gather_tensor(x: jax.Array, axes: P, names: tuple[str, ...]) -> jax.Array:
+        if "fsdp" not in axes or (is_stacked(names) and not stacks):
+            return x
+        return jax.lax.all_gather(x, "fsdp", axis=_dim(axes), tiled=True)
+
+    specs = specs_over(logical_axes, BATCH_AXES)
+    return per_tensor_shard(lambda x: jax.tree.map(gather_tensor, x, specs, logical_axes), params, logical_axes, mesh)
+
+
+def gather_layer(layer: Module, dtype: str) -> Module:
+    """Gather the weights of one layer, rounded to the compute dtype; their gradients are summed and scattered.
+
+    Only matrices are sharded, and `product` rounds them to that dtype anyway: the result is the same, and half of the
+    bytes are sent. Gradients are sent in the dtype of the weights.
+    """
+    graphdef, state = nnx.split(layer)
+    axes, mesh = logical_axes(state), jax.sharding.get_abstract_mesh()
+    specs = specs_over(axes, BATCH_AXES)
+
+    def rounded(x: jax.Array, axes: P) -> jax.Array:
+        return x.astype(dtype) if "fsdp" in axes else x
+
+    def scattered(g: jax.Array, axes: P) -> jax.Array:
+        return jax.lax.psum_scatter(g, "fsdp", scatter_dimension=_dim(axes), tiled=True) if "fsdp" in axes else g
+
+    @jax.custom_vjp
+    def whole(params: Any) -> Any:
+        gathered = gather(jax.tree.map(rounded, params, specs), axes, mesh)
+        return jax.tree.map(lambda x, shard: x.astype(shard.dtype), gathered, params)
+
+    def backward(_: None, grads: Any) -> tuple[Any]:
+        return (per_tensor_shard(lambda g: jax.tree.map(scattered, g, specs), grads, axes, mesh),)
+
+    whole.defvjp(lambda params: (whole(params), None), backward)
+    return nnx.merge(graphdef, nnx.State(whole(nnx.to_pure_dict(state))))
+
+
+def per_tensor_shard(exchange: Callable[[Any], Any], tree: Any, logical_axes: Any, mesh: Mesh | AbstractMesh) -> Any:
+    """Gather or reduce over the batch axes each device's shard of the parameters.
+
+    With automatic sharding the compiler first gathers each array over `tensor`, and so sends all of it.
+    """
+    if mesh.shape["tensor"] == 1 or mesh.shape["fsdp"] == 1:
+        return exchange(tree)
+    specs = specs_over(logical_axes, ("tensor",))
+    return jax.shard_map(exchange, in_specs=(specs,), out_specs=specs, axis_names={"tensor"}, check_vma=False)(tree)
+
+
+def _dim(axes: P) -> int:
+    """The dim that `fsdp` splits."""
+    return tuple(axes).index("fsdp")
