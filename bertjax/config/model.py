@@ -426,7 +426,7 @@ class ExecutionConfig:
     # Activations that the backward pass recomputes to save memory: none, all but matrix products, or all. The least
     # with training.grad_accum_steps=auto, which recomputes more where a step does not fit otherwise.
     remat: Literal["none", "dots", "full"] = may_change("none")
-    # When weights that mesh.fsdp splits are gathered: once in a step, or each layer's when it is computed, forward and
+    # Gathering of the weights that mesh.fsdp splits: once in a step, or a layer's when it is computed, forward and
     # backward in every microbatch, which takes less memory and more traffic. The least with
     # training.grad_accum_steps=auto; layer requires remat dots or full.
     gather: Literal["step", "layer"] = may_change("step")
