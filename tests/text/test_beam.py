@@ -16,13 +16,13 @@ import pytest
 from small_corpus import changed, content
 
 from bertjax.__main__ import main
+from bertjax.storage.progress import no_progress
 from bertjax.text import beam, shards
 from bertjax.text import prepare as module
 from bertjax.text.corpus import Corpus, Unit
 from bertjax.text.prepare import prepare, prepare_share
 from bertjax.text.sources.source import SourceFile
 from bertjax.text.trained_vocabulary import prepare_vocabulary
-from bertjax.tokenization.tokenizer import TextRules
 
 pytestmark = pytest.mark.run
 
@@ -217,10 +217,11 @@ def test_two_processes_may_make_one_unit(data):
     prepare_share(changed(data), 0, 1)
     folder = next(Path(data.root).glob("store-*.partial"))
     record = json.loads((folder / "unit-00001.json").read_bytes())
-    job = shards.ShardJob(folder, record["inputs"], Path(data.vocab), TextRules(True, True), "none", 0.25)
+    corpus = Corpus.of(data)
+    _, _, job, _ = module._plan_store(data, corpus, no_progress, module.processes(1))
     before = content(folder)
     (folder / "unit-00001-left").mkdir()
-    unit = Corpus.of(data).units[1]
+    unit = corpus.units[1]
     with open(folder / "train-00001.tokens", "rb") as opened:
         assert shards.make_shards(unit, job) == record
         assert os.fstat(opened.fileno()).st_nlink == 0  # replaced, not written over while somebody reads it
