@@ -220,7 +220,7 @@ GIANTS = {
 
 
 # Each with one kind of source, and each kind once at least.
-@pytest.mark.parametrize(("giant", "kind"), zip(GIANTS, ("text", "lines", "jsonl", "text"), strict=True))
+@pytest.mark.parametrize(("giant", "kind"), list(zip(GIANTS, ("text", "lines", "jsonl", "text"), strict=True)))
 @pytest.mark.filterwarnings("ignore:.*of the tokens are .UNK.:UserWarning")
 def test_giant_words_become_few_tokens(tmp_path, kind, giant):
     text = f"it was. {GIANTS[giant]} and so on."
