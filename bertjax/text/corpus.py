@@ -231,10 +231,7 @@ class Corpus:
 
     def require_unchanged(self) -> None:
         """Raise ValueError naming the first file whose content has changed since it was hashed."""
-        for file in self.changed_files():
-            raise ValueError(
-                f"{file.path} was changed while it was read; run the command again when nothing writes to it"
-            )
+        refuse_changed(self.changed_files())
 
     def changed_files(self) -> Iterator[SourceFile]:
         """The files whose content has changed since they were hashed.
@@ -246,6 +243,12 @@ class Corpus:
         for one, stamp in zip(hashed, stamps, strict=True):
             if stamp != one.stamp and digest(one.file) != one.digest:
                 yield one.file
+
+
+def refuse_changed(files: Iterable[SourceFile]) -> None:
+    """Raise ValueError naming the first of these `changed_files`, if there is any."""
+    for file in files:
+        raise ValueError(f"{file.path} was changed while it was read; run the command again when nothing writes to it")
 
 
 def _unit_digest(files: Sequence[SourceFile], digests: Mapping[tuple[str, ...], str]) -> str:

@@ -1,13 +1,14 @@
-"""Take over the units that an interrupted preparation has finished of the files that are the same.
+"""Take over finished units of unchanged files from an interrupted preparation.
 
-A store is named after all of its text, so that a changed, new or missing file makes another one, whose units of all
-other files would be made again. A unit's record has the digest of its own content and of how it is read. The shards
-of an equal unit in the folder of another unfinished store of the same root become those of this one: as links, so that
-nothing is copied.
+A store is named after all of its text, so that a changed, new or missing file makes another store, and the units of
+the other files would be made again. A unit's record has the digest of its own content and of how it is read. Where
+another unfinished store of the same root has an equal unit, links to its shards are put into this store's folder, so
+that nothing is copied.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -25,7 +26,7 @@ from bertjax.text.store.manifest import shard_files
 def take_over_units(units: Sequence[Unit], job: ShardJob) -> int:
     """Link the shards of units that another preparation has finished into the folder of `job`; returns how many.
 
-    None in object storage, nor where filters compare documents with those of other units.
+    Takes none in object storage, nor where filters compare documents across units.
     """
     if not isinstance(job.folder, Path) or compares(job.filters):
         return 0
@@ -74,7 +75,7 @@ def _take_over(unit: Unit, path: Path, job: ShardJob) -> bool:
 
 def _linked(shard: Mapping[str, Any], folder: Path, name: str, scratch: Path) -> dict[str, Any]:
     """The record of a shard under another name, with links to its files in `scratch`. Raises OSError without them."""
-    renamed = json.loads(json.dumps(shard))
+    renamed = copy.deepcopy(dict(shard))
     for file in shard_files(renamed):
         earlier = folder / file["name"]
         file["name"] = name + file["name"].removeprefix(shard["name"])

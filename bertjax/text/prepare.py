@@ -31,7 +31,7 @@ from bertjax.storage.remote import AnyPath, is_remote, to_path
 from bertjax.storage.terminal import first_names
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.claims import ClaimedUnits, Claims
-from bertjax.text.corpus import Corpus, Unit
+from bertjax.text.corpus import Corpus, Unit, refuse_changed
 from bertjax.text.division import LEAST_DOCUMENTS, Division, divide
 from bertjax.text.documents import DIVIDING_VERSION, describe_counts
 from bertjax.text.earlier_units import take_over_units
@@ -269,11 +269,12 @@ def _plan_store(
 
 def _require_unchanged(corpus: Corpus, job: ShardJob) -> None:
     """Raise ValueError if a file has changed since it was hashed. The units of other files stay finished."""
-    if changed := {file.reading for file in corpus.changed_files()}:
-        for unit in corpus.units:
-            if any(file.reading in changed for file in unit.files):
-                (job.records / f"{unit.name}.json").unlink(missing_ok=True)
-    corpus.require_unchanged()
+    changed = list(corpus.changed_files())
+    readings = {file.reading for file in changed}
+    for unit in corpus.units if changed else ():
+        if any(file.reading in readings for file in unit.files):
+            (job.records / f"{unit.name}.json").unlink(missing_ok=True)
+    refuse_changed(changed)
 
 
 def _is_publishable(job: ShardJob) -> bool:
