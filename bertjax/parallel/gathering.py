@@ -1,4 +1,4 @@
-"""Gather weights over the mesh axis `fsdp`, all at once or those of one layer."""
+"""Gather weights over the mesh axis `fsdp`, all at once or layer by layer, and scatter their gradients."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def is_stacked(names: tuple[str, ...]) -> bool:
 
 
 def gather(params: Any, logical_axes: Any, mesh: Mesh | AbstractMesh, *, stacks: bool = True) -> Any:
-    """Gather every parameter over `fsdp` where it is sharded; without `stacks`, those of stacked layers stay shards."""
+    """Gather every parameter over `fsdp` where it is sharded; without `stacks`, stacked layers stay shards."""
     if mesh.shape["fsdp"] == 1:
         return params
 
@@ -55,7 +55,7 @@ def gather_layer(layer: Module, dtype: str) -> Module:
         return x.astype(dtype) if "fsdp" in axes else x
 
     def scattered(g: jax.Array, axes: P) -> jax.Array:
-        return jax.lax.psum_scatter(g, "fsdp", scatter_dimension=_dim(axes), tiled=True) if "fsdp" in axes else g
+        return sum_and_scatter(g, axes) if "fsdp" in axes else g
 
     @jax.custom_vjp
     def whole(params: Any) -> Any:
@@ -67,6 +67,11 @@ def gather_layer(layer: Module, dtype: str) -> Module:
 
     whole.defvjp(lambda params: (whole(params), None), backward)
     return nnx.merge(graphdef, nnx.State(whole(nnx.to_pure_dict(state))))
+
+
+def sum_and_scatter(gradient: jax.Array, axes: P) -> jax.Array:
+    """Sum a gradient over `fsdp` and keep this device's shard of it, along the dim that `fsdp` splits."""
+    return jax.lax.psum_scatter(gradient, "fsdp", scatter_dimension=_dim(axes), tiled=True)
 
 
 def per_tensor_shard(exchange: Callable[[Any], Any], tree: Any, logical_axes: Any, mesh: Mesh | AbstractMesh) -> Any:

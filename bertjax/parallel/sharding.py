@@ -55,7 +55,7 @@ def spec(names: tuple[str, ...]) -> P:
     return P(*[axis if axis is None or axis not in axes[:i] else None for i, axis in enumerate(axes)])
 
 
-def _of_activation(mesh: AbstractMesh, names: tuple[str, ...], shape: tuple[int, ...]) -> P:
+def _activation_spec(mesh: AbstractMesh, names: tuple[str, ...], shape: tuple[int, ...]) -> P:
     """The automatic axes of `mesh` that split an activation: each one dim, and `length` only what it divides."""
     taken: set[str] = set(BATCH_AXES)
     dims = []
@@ -81,7 +81,7 @@ def constrain(x: jax.Array, *names: str) -> jax.Array:
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         return x
-    return jax.lax.with_sharding_constraint(x, _of_activation(mesh, names, x.shape))
+    return jax.lax.with_sharding_constraint(x, _activation_spec(mesh, names, x.shape))
 
 
 def tensors_are_whole() -> bool:

@@ -9,7 +9,7 @@ import jax
 from jax.sharding import PartitionSpec as P
 
 from bertjax.model.network import Params
-from bertjax.parallel.gathering import gather, is_stacked, per_tensor_shard, specs_over
+from bertjax.parallel.gathering import gather, is_stacked, per_tensor_shard, specs_over, sum_and_scatter
 from bertjax.parallel.mesh import BATCH_AXES
 from bertjax.training.state import Blueprint
 
@@ -61,7 +61,7 @@ def reduce_gradients(grads: Params, blueprint: Blueprint) -> Params:
         summed = several
         if "fsdp" in axes and "fsdp" in several:
             if stacks_are_whole or not is_stacked(names):
-                g = jax.lax.psum_scatter(g, "fsdp", scatter_dimension=tuple(axes).index("fsdp"), tiled=True)
+                g = sum_and_scatter(g, axes)
             summed = several - {"fsdp"}
         return jax.lax.psum(g, tuple(sorted(summed))) if summed else g
 
