@@ -46,7 +46,7 @@ VOCABULARY = 30_000
 ROWS = {1_024: 64, 8_192: 16}  # of a host
 LANES = 256
 ROUNDS = 3  # of which the fastest counts, as the machine may have other work
-MANY_WINDOWS = 100  # of which the stages of a run begin with different ones
+MANY_WINDOWS = 100  # with more, each stage of a run begins in another window
 
 
 def make_store(path: Path, tokens: int) -> None:

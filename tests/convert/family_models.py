@@ -77,11 +77,11 @@ def numbered(model: bytes, family: str) -> bytes:
 
 def tokenizer_of(family: str, texts: Sequence[str] = TEXTS) -> Tokenizer:
     """The kind of tokenizer that the family's published models have; BERT's has a vocabulary whatever the texts."""
-    return _tokenizer_of(family, tuple(texts))
+    return _trained_tokenizer(family, tuple(texts))
 
 
 @functools.cache
-def _tokenizer_of(family: str, texts: tuple[str, ...]) -> Tokenizer:
+def _trained_tokenizer(family: str, texts: tuple[str, ...]) -> Tokenizer:
     known = get_family(family).huggingface
     if known is None:
         return wordpiece()

@@ -119,14 +119,14 @@ def launch(checkout: Path, bare_path: str) -> Launch:
     return run
 
 
-def record_of(name: str) -> Path:
+def record_path(name: str) -> Path:
     """The file with the output of a dry run."""
     return GOLDEN / f"{name}.txt"
 
 
 @pytest.mark.parametrize("name", DRY_RUNS)
 def test_dry_run_matches_its_record_and_changes_nothing(name: str, launch: Launch, checkout: Path) -> None:
-    before, record = sorted(checkout.rglob("*")), record_of(name)
+    before, record = sorted(checkout.rglob("*")), record_path(name)
     launcher, *arguments = DRY_RUNS[name]
     done = launch(launcher, "--dry-run", *arguments)
     assert done.returncode == 0, done.stderr
@@ -138,7 +138,7 @@ def test_dry_run_matches_its_record_and_changes_nothing(name: str, launch: Launc
 
 @pytest.mark.parametrize("name", sorted(name for name in DRY_RUNS if "cluster" not in name))
 def test_launchers_end_in_the_same_command(name: str) -> None:
-    words, printed = DRY_RUNS[name], record_of(name).read_text()
+    words, printed = DRY_RUNS[name], record_path(name).read_text()
     given = words[next(i for i, word in enumerate(words) if word.startswith("configs/")) :]
     assert shlex.join(["bertjax", "pretrain", *given]) in printed
     override(load_recipe(REPOSITORY / given[0]), given[1:], "bertjax")
@@ -312,7 +312,7 @@ def action_after(code: int, manifest: dict[str, Any]) -> str:
 def test_jobset_matches_its_schema() -> None:
     models = pytest.importorskip("kubeflow_trainer_api.models", reason="pip install 'bertjax[test]'")
     yaml = pytest.importorskip("yaml", reason="pip install 'bertjax[test]'")
-    manifest = yaml.safe_load(record_of("gke").read_text().split('<<"END"\n')[1].split("\nEND\n")[0])
+    manifest = yaml.safe_load(record_path("gke").read_text().split('<<"END"\n')[1].split("\nEND\n")[0])
     # The schema drops fields that it lacks.
     assert models.JobsetV1alpha2JobSet.from_dict(manifest).to_dict() == manifest
     job = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]
