@@ -185,15 +185,23 @@ def table(outcomes: Sequence[Outcome]) -> str:
     return "\n".join([*lines, f"{'sum':{width}}  {sum(outcome.seconds for outcome in outcomes):7.0f}"])
 
 
-def record(outcomes: Sequence[Outcome], pieces: Sequence[Piece], path: Path) -> None:
+def tested_commit() -> str:
+    """The commit that is checked out, with "-dirty" if a tracked file differs from it; `RECORD` does not count."""
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=REPOSITORY, capture_output=True, text=True, check=False).stdout
+
+    changes = git("status", "--porcelain", "--untracked-files=no", "--", ".", f":!{RECORD.relative_to(REPOSITORY)}")
+    return (git("rev-parse", "--short=10", "HEAD").strip() or "unknown") + ("-dirty" if changes else "")
+
+
+def record(outcomes: Sequence[Outcome], pieces: Sequence[Piece], path: Path, commit: str) -> None:
     """Add outcomes to the file of last outcomes, with today's date and the tested commit; name what never ran."""
-    git = ["git", "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*"]
-    commit = subprocess.run(git, cwd=REPOSITORY, capture_output=True, text=True, check=False).stdout.strip()
     date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
     last = json.loads(path.read_text()) if path.exists() else {}
     for outcome in outcomes:
         if outcome.verdict in ("passed", "failed"):
-            last[outcome.name] = {"verdict": outcome.verdict, "date": date, "commit": commit or "unknown"}
+            last[outcome.name] = {"verdict": outcome.verdict, "date": date, "commit": commit}
             last[outcome.name] |= {"seconds": round(outcome.seconds), "remark": outcome.remark.split("; exit code")[0]}
     for piece in pieces:
         last.setdefault(piece.name, {"verdict": "not run"})
@@ -213,10 +221,10 @@ def main(
     asked = parser.parse_args(arguments).names
     if unknown := [name for name in asked if name not in names]:
         parser.error(f"no piece is named {', '.join(unknown)}; there are {', '.join(names)}")
-    outcomes = []
+    outcomes, commit = [], tested_commit()
     for outcome in run([piece for piece in pieces if piece.name in asked or not asked], logs):
         outcomes.append(outcome)
-        record([outcome], pieces, last)
+        record([outcome], pieces, last, commit)
         print(f"    {outcome.verdict} after {outcome.seconds:.0f} s {outcome.remark}".rstrip(), flush=True)
     print(f"\n{table(outcomes)}\nlogs: {logs}; last outcomes: {last}")
     verdicts = {outcome.verdict for outcome in outcomes}
