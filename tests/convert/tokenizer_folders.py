@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from typing import Any
 from unittest import mock
 
 import tokenizer_vocabularies as vocabularies
+from covering import covering_rows
 from tokenizer_vocabularies import (
     ALBERT_ROLES,
     BERT_ROLES,
@@ -159,47 +159,6 @@ def _excluded(row: Mapping[str, str]) -> bool:
     if row.get("roles") == "role-map" and row.get("added") == "marker-decoder":
         return "class" not in row or row["class"] in (*_BY_FILE_ALONE, "GemmaTokenizer", "GemmaTokenizerFast")
     return row.get("class") in _BY_FILE_ALONE and (row.get("files") == "legacy" or row.get("roles") == "role-class")
-
-
-def covering_rows(
-    values: Mapping[str, Sequence[str]],
-    triples: Sequence[str] = (),
-    is_excluded: Callable[[Mapping[str, str]], bool] = lambda row: False,
-) -> list[dict[str, str]]:
-    """Rows in which every two values of different keys meet, and every three values of the keys in `triples`.
-
-    Greedy and without chance: each row begins with the first combination that no row has yet, and takes for every
-    other key the value that brings most new combinations. Combinations that are excluded are in no row.
-    """
-    keys = list(values)
-    groups = [*itertools.combinations(keys, 2), *itertools.combinations(triples, 3)]
-    missing: dict[tuple[tuple[str, str], ...], None] = {}
-    for group in groups:
-        for combination in itertools.product(*(values[key] for key in group)):
-            pairs = tuple(zip(group, combination, strict=True))
-            if not is_excluded(dict(pairs)):
-                missing[pairs] = None
-    rows = []
-    while missing:
-        row = dict(next(iter(missing)))
-        for key in keys:
-            if key in row:
-                continue
-            news = {}
-            for shift in range(len(values[key])):
-                value = values[key][(shift + len(rows)) % len(values[key])]
-                trial = row | {key: value}
-                if not is_excluded(trial):
-                    news[value] = sum(
-                        all(trial.get(k) == v for k, v in combination)
-                        for combination in missing
-                        if (key, value) in combination
-                    )
-            row[key] = max(news, key=news.__getitem__)
-        rows.append({key: row[key] for key in keys})
-        for combination in [c for c in missing if all(row[k] == v for k, v in c)]:
-            del missing[combination]
-    return rows
 
 
 # 3. Choices that all kinds have

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from covering import covering_rows
 from random_batches import random_batches
 from small_training import OBJECTIVES, Training
 from test_step import IN_CHUNKS, LENGTH, LONG, MESHES, MODEL, PREDICTIONS, batches, training_on
@@ -32,9 +32,10 @@ pytestmark = pytest.mark.run
 
 THREE_LAYERS = replace(MODEL, num_hidden_layers=3)  # so that two at a time do not come out even
 TOLERANCES = {"float32": 1e-5, "bfloat16": 5e-3}
-# (accumulation, remat, layers per iteration, dtype); --long has every combination.
+# --long has every two values together.
 SHORT = [(1, "none", 1, "bfloat16")]  # tests of options and meshes have the rest, in float32
-MATRIX = list(product((1, 2, 4), ("none", "dots", "full"), (1, 2, 3), ("float32", "bfloat16")))
+HOW = {"accumulate": (1, 2, 4), "remat": ("none", "dots", "full"), "unroll": (1, 2, 3), "dtype": tuple(TOLERANCES)}
+MATRIX = [tuple(row.values()) for row in covering_rows(HOW)]
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,7 @@ def plain() -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("accumulate", "remat", "unroll", "dtype"),
+    [*HOW],
     [*SHORT, *[pytest.param(*cell, marks=LONG) for cell in MATRIX if cell not in SHORT]],
 )
 def test_losses_are_those_of_the_plain_step(

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from covering import covering_rows
 from random_batches import random_batches
 from small_training import OBJECTIVES, Training
 
@@ -66,15 +67,17 @@ def on_all_axes() -> Training:
 
 
 LONG = pytest.mark.long
-ON_ALL_AXES = [pytest.param(mesh, marks=[LONG] * ("tensor" not in mesh)) for mesh in MESHES]
-REST = [(1, "none"), (1, "full"), (2, "none"), (2, "full"), (4, "none")]
+SHORT = ("data=2,fsdp=2,tensor=2", 4, "full")
+# --long has every two values together.
+HOW = {
+    "mesh": (SHORT[0], *[mesh for mesh in MESHES if mesh != SHORT[0]]),
+    "accumulate": (4, 1, 2),
+    "remat": ("full", "none"),
+}
+MATRIX = [tuple(row.values()) for row in covering_rows(HOW)]
 
 
-@pytest.mark.parametrize(
-    ("accumulate", "remat"),
-    [(4, "full"), *[pytest.param(a, r, marks=LONG) for a, r in REST]],
-)
-@pytest.mark.parametrize("mesh", ON_ALL_AXES)
+@pytest.mark.parametrize([*HOW], [SHORT, *[pytest.param(*row, marks=LONG) for row in MATRIX if row != SHORT]])
 def test_losses_equal_a_single_device(mesh: str, accumulate: int, remat: str, single: np.ndarray) -> None:
     training = training_on(MESHES[mesh], execution=replace(IN_CHUNKS, remat=remat), accumulate=accumulate)
     np.testing.assert_allclose(training.losses(batches()), single, rtol=1e-5)
