@@ -2,9 +2,10 @@
 
     python tests/long.py [NAME...]        all pieces, or those named; `./launch/test.sh --long` installs and calls this
 
-A piece is the tests marked `long` of one room, or one of the scripts `tests/**/check_*.py`. What a piece prints goes
-to a file of its own in `build/long/`. A piece whose data or packages are missing is skipped, with the reason. Exits
-with 1 if a piece fails, with 130 if it is interrupted, and then the table says which pieces did not run.
+A piece is the tests marked `long` of a room or of some of its files, or one of the scripts `tests/**/check_*.py`. What
+a piece prints goes to a file of its own in `build/long/`. A piece whose data or packages are missing is skipped, with
+the reason. Exits with 1 if a piece fails, with 130 if it is interrupted, and then the table says which pieces did not
+run.
 `tests/long.json` keeps each piece's last outcome with its date and commit, and names those that never ran.
 """
 
@@ -86,11 +87,29 @@ ROOMS = {
     )
 } | {"package": tuple(sorted(f"tests/{path.name}" for path in (REPOSITORY / "tests").glob("test_*.py")))}
 
+# The files of a room that are a piece of their own, as the room takes over half an hour.
+PARTS = {
+    "convert": {
+        "tokenizers": ("test_tokenizer_matrix.py", "test_hostile_folders.py"),
+        "families": ("test_families.py", "test_family_exports.py", "test_published_sizes.py"),
+    },
+    "finetune": {"families": ("test_family_tasks.py", "test_family_layout.py")},
+    "training": {"families": ("test_family_training.py",)},
+}
 
-def long_tests(room: str, paths: Sequence[str]) -> Piece:
-    """The piece of the tests marked `long` of a room."""
-    name = f"tests-{room}"
-    return Piece(name, (*_PYTEST, f"--junitxml={{logs}}/{name}.xml", "--dist", "worksteal", *paths))
+
+def long_tests(name: str, words: Sequence[str]) -> Piece:
+    """The piece of the tests marked `long` that these words of pytest select."""
+    name = f"tests-{name}"
+    return Piece(name, (*_PYTEST, f"--junitxml={{logs}}/{name}.xml", "--dist", "worksteal", *words))
+
+
+def room_pieces() -> Iterator[Piece]:
+    """Each room, after its `PARTS`."""
+    for room, paths in ROOMS.items():
+        parts = {part: [f"tests/{room}/{file}" for file in files] for part, files in PARTS.get(room, {}).items()}
+        yield from (long_tests(f"{room}-{part}", files) for part, files in parts.items())
+        yield long_tests(room, [*paths, *(f"--ignore={file}" for files in parts.values() for file in files)])
 
 
 # The short ones come first, so that a defect of the whole is seen early.
@@ -111,7 +130,7 @@ PIECES = (
         first_of(needs_data("books_en", "vocab"), needs_modules("pyarrow")),
     ),
     Piece("preemption", ("tests/run/check_preemption.py",)),
-    *(long_tests(room, paths) for room, paths in ROOMS.items()),
+    *room_pieces(),
     Piece(
         "wordpiece",
         ("tests/tokenization/check_wordpiece.py", "--data", str(DATA), "--workers", _WORKERS),

@@ -35,6 +35,8 @@ def test_every_room_with_long_tests_is_a_piece() -> None:
         if re.search(r"mark\.long|long_unless|members\(", path.read_text(encoding="utf-8"))
     }
     assert marked | {"package"} == {*long.ROOMS}
+    parts = [f"{room}/{file}" for room, files in long.PARTS.items() for part in files.values() for file in part]
+    assert all((REPOSITORY / "tests" / file).exists() for file in parts) and len(parts) == len({*parts})
 
 
 def test_the_table_has_every_outcome(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
