@@ -12,7 +12,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import UnionType
 from typing import (
@@ -65,11 +65,21 @@ Sha256 = Annotated[str, Between(64, 64)]  # in hex
 
 
 class Misfit(NamedTuple):
-    """A value of the wrong type: its path in the document, and what it should be."""
+    """A value of the wrong type: the keys and positions that lead to it, and what it should be."""
 
-    path: str
+    steps: tuple[str | int, ...]
     value: Any
     expected: str
+
+    def inside(self, step: str | int) -> Misfit:
+        """The same, of the mapping or list that has the value at this key or position."""
+        return self._replace(steps=(step, *self.steps))
+
+    @property
+    def path(self) -> str:
+        """Where the value is in the document."""
+        named = (f"[{step}]" if isinstance(step, int) else f".{step[:_SHOWN]}" for step in self.steps)
+        return "".join(named).removeprefix(".")
 
 
 def read_json(
@@ -109,8 +119,7 @@ def parse_json(
 
 def checked(value: Any, shape: type[T] | Any, origin: str, *, remedy: str = "") -> T:
     """Return the value if it is of type `shape`. Raises ValueError naming the path of the first part that is not."""
-    misfit = next(_misfits(value, shape, ""), None)
-    if misfit is None:
+    if (misfit := _check(shape)(value)) is None:
         return cast("T", value)
     if misfit.value is _MISSING:
         raise ValueError(_with_remedy(f"{origin}: no {misfit.path}, which is {misfit.expected}", remedy))
@@ -137,6 +146,8 @@ def _too_deep(origin: str, remedy: str) -> ValueError:
 
 def _has_lone_surrogate(content: bytes | str, value: Any) -> bool:
     """Whether a string has a lone surrogate, such as U+D800, which no encoding can write."""
+    if isinstance(content, bytes) and b"\\u" not in content and b"\xed" not in content:
+        return False  # ten times as fast as the pattern
     if not (_SURROGATE.search(content) if isinstance(content, str) else _SURROGATE_BYTES.search(content)):
         return False
     try:
@@ -148,75 +159,90 @@ def _has_lone_surrogate(content: bytes | str, value: Any) -> bool:
 
 def _is_deep(value: Any) -> bool:
     """Whether lists and mappings are nested deeper than `MOST_DEPTH`, level by level."""
-    level = [value]
+    level = [value] if type(value) in (dict, list) else []
     for _ in range(MOST_DEPTH):
         level = [
             inner
             for outer in level
-            if isinstance(outer, dict | list)
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, dict | list)
+            for inner in (outer.values() if type(outer) is dict else outer)
+            if type(inner) is dict or type(inner) is list
         ]
         if not level:
             return False
     return True
 
 
-def _misfits(value: Any, kind: Any, path: str) -> Iterator[Misfit]:
-    """Yield the parts of a value that are of the wrong type."""
+@functools.cache
+def _check(kind: Any) -> Callable[[Any], Misfit | None]:
+    """Build the check of a type: it returns the first part of a value that is of the wrong type."""
     origin, inner = get_origin(kind), get_args(kind)
-    if kind is Any:
-        return
+    if is_typeddict(kind):
+        return functools.partial(_check_keys, kind)
     if origin is Annotated:
-        base, between = inner
-        misfits = list(_misfits(value, base, path))
-        size = value if isinstance(value, int | float) else len(value) if isinstance(value, str | list) else 0
-        if not misfits and not between.least <= size <= between.most:
-            misfits = [Misfit(path, value, _name(kind))]
-        yield from misfits
-    elif is_typeddict(kind):
-        yield from _misfits_of_keys(value, kind, path)
-    elif origin is list and isinstance(value, list):
-        for number, part in enumerate(value):
-            yield from _misfits(part, inner[0], f"{path}[{number}]")
-    elif origin is dict and isinstance(value, dict):
-        for key, part in value.items():
-            yield from _misfits(part, inner[1], _within(path, key))
-    elif not _fits(value, kind, origin, inner, path):
-        yield Misfit(path, value, _name(kind))
+        return functools.partial(_check_bounds, _check(inner[0]), inner[1], _name(kind))
+    if origin is list:
+        return functools.partial(_check_elements, _check(inner[0]))
+    if origin is dict:
+        return functools.partial(_check_values, _check(inner[1]))
+    fits, expected = _leaf_test(kind, origin, inner), _name(kind)
+    return lambda value: None if fits(value) else Misfit((), value, expected)
 
 
-def _misfits_of_keys(value: Any, kind: Any, path: str) -> Iterator[Misfit]:
+def _check_keys(kind: Any, value: Any) -> Misfit | None:
     if not isinstance(value, dict):
-        yield Misfit(path, value, _name(dict))
-        return
-    for key, hint in _hints(kind).items():
-        may_lack = get_origin(hint) is NotRequired
-        hint = get_args(hint)[0] if may_lack else hint
+        return Misfit((), value, _name(dict))
+    for key, check, is_required, expected in _fields(kind):
         if key in value:
-            yield from _misfits(value[key], hint, _within(path, key))
-        elif not may_lack:
-            yield Misfit(_within(path, key), _MISSING, _name(hint))
+            if misfit := check(value[key]):
+                return misfit.inside(key)
+        elif is_required:
+            return Misfit((key,), _MISSING, expected)
+    return None
 
 
 @functools.cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind, include_extras=True)
+def _fields(kind: Any) -> list[tuple[str, Callable[[Any], Misfit | None], bool, str]]:
+    """Of each key of a TypedDict: its name, the check of its values, whether it is required, and what it should be."""
+    fields = []
+    for key, hint in get_type_hints(kind, include_extras=True).items():
+        is_required = get_origin(hint) is not NotRequired
+        hint = hint if is_required else get_args(hint)[0]
+        fields.append((key, _check(hint), is_required, _name(hint)))
+    return fields
 
 
-def _fits(value: Any, kind: Any, origin: Any, inner: tuple[Any, ...], path: str) -> bool:
-    """Whether a value is of a type without parts: int counts as float, bool does not count as int."""
+def _check_bounds(check: Callable[[Any], Misfit | None], between: Between, expected: str, value: Any) -> Misfit | None:
+    if misfit := check(value):
+        return misfit
+    size = value if isinstance(value, (int, float)) else len(value) if isinstance(value, (str, list)) else 0
+    return None if between.least <= size <= between.most else Misfit((), value, expected)
+
+
+def _check_elements(check: Callable[[Any], Misfit | None], value: Any) -> Misfit | None:
+    if not isinstance(value, list):
+        return Misfit((), value, _name(list))
+    return next((misfit.inside(number) for number, part in enumerate(value) if (misfit := check(part))), None)
+
+
+def _check_values(check: Callable[[Any], Misfit | None], value: Any) -> Misfit | None:
+    if not isinstance(value, dict):
+        return Misfit((), value, _name(dict))
+    return next((misfit.inside(key) for key, part in value.items() if (misfit := check(part))), None)
+
+
+def _leaf_test(kind: Any, origin: Any, inner: tuple[Any, ...]) -> Callable[[Any], bool]:
+    """Build the test of a type without parts: int counts as float, bool does not count as int."""
+    if kind is Any:
+        return lambda value: True
     if origin in (Union, UnionType):
-        return any(next(_misfits(value, option, path), None) is None for option in inner)
+        options = [_check(option) for option in inner]
+        return lambda value: any(check(value) is None for check in options)
     if origin is Literal:
-        return any(type(value) is type(option) and value == option for option in inner)
+        return lambda value: any(type(value) is type(option) and value == option for option in inner)
     if kind is float:
-        return type(value) in (int, float) and -sys.float_info.max <= value <= sys.float_info.max
-    return type(value) is (type(None) if kind is None else kind)
-
-
-def _within(path: str, key: str) -> str:
-    return f"{path}.{key[:_SHOWN]}" if path else key[:_SHOWN]
+        return lambda value: type(value) in (int, float) and -sys.float_info.max <= value <= sys.float_info.max
+    exact = type(None) if kind is None else kind
+    return lambda value: type(value) is exact
 
 
 def _name(kind: Any) -> str:
