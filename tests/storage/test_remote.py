@@ -405,6 +405,7 @@ def test_blocks_of_a_large_store_are_fetched_when_they_are_read(store, tmp_path,
     train = bounded.split("train")
     parts = train.parts(10**9)
     assert not requests and len(parts) > 2
+    assert not [*bounded.path.glob("train-*")] and not list(check_store(bounded.path)), "made when they are read"
     whole = open_near(store, str(tmp_path / "whole")).split("train")
     for part in (*parts, *parts):
         there, here = (split.select([part]) for split in (train, whole))

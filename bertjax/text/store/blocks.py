@@ -63,7 +63,8 @@ class Origin:
 class BlockFile:
     """A memory-mapped array whose blocks are compared with their SHA-256 the first time they are read.
 
-    With an `origin` the file is a copy with holes: blocks that it lacks are fetched, several at a time.
+    With an `origin` the file is a copy with holes, which is made when it is first read: blocks that it lacks are
+    fetched, several at a time. Another file must be there. Raises ValueError if its size is not the manifest's.
     """
 
     def __init__(
@@ -71,10 +72,8 @@ class BlockFile:
     ) -> None:
         self.path, self._record = folder / record["name"], record
         self.dtype = np.dtype(dtype)
-        size = self.path.stat().st_size if self.path.is_file() else None
-        if size != record["bytes"]:
-            state = "is missing" if size is None else f"has {size} bytes instead of {record['bytes']}"
-            raise ValueError(f"token store file {self.path} {state}; delete the store and prepare it again")
+        if origin is None:
+            require_file(str(folder), record)
         self._origin = origin
         self._fetching = threading.Lock()
         self._checked = np.zeros(num_blocks(record), bool)
@@ -83,6 +82,11 @@ class BlockFile:
     @cached_property
     def _array(self) -> np.ndarray:
         """The file, mapped when it is first read. A plain array: indexing an np.memmap costs more than the gather."""
+        if self._origin is not None:
+            if not self.path.exists() or not self.path.stat().st_size:
+                with self.path.open("ab") as file:  # which keeps what another process has fetched meanwhile
+                    file.truncate(self._record["bytes"])
+            require_file(str(self.path.parent), self._record)
         return _mapped(self.path).view(self.dtype)
 
     @cached_property
@@ -112,7 +116,7 @@ class BlockFile:
 
     def whole(self) -> np.ndarray:
         """The whole array, verified."""
-        return self.span(0, self.path.stat().st_size // self.dtype.itemsize)
+        return self.span(0, self._record["bytes"] // self.dtype.itemsize)
 
     def span(self, first: int, stop: int) -> np.ndarray:
         """The elements [first, stop), verified; a copy of them if blocks may be dropped."""
@@ -150,8 +154,9 @@ class BlockFile:
 
     def drop_all(self) -> None:
         """Give back the disk space of all blocks."""
-        for block in range(len(self._checked)):
-            self.drop(block)
+        if self.path.exists():
+            for block in range(len(self._checked)):
+                self.drop(block)
 
     def _check(self, blocks: np.ndarray) -> None:
         new = blocks[~self._checked[blocks]]
@@ -203,6 +208,18 @@ class BlockFile:
                 error.errno, "the disk is full; set data.cache_dir to a larger one, or a bound with data.cache_gb",
                 str(self.path),
             ) from error  # fmt: skip
+
+
+def require_file(folder: str, record: FileRecord | DigestsRecord) -> None:
+    """Raise ValueError if a file of a store is missing or has another size. As fast as can be: a store has many."""
+    path = f"{folder}/{record['name']}"
+    try:
+        size = os.stat(path).st_size
+    except FileNotFoundError:
+        size = None
+    if size != record["bytes"]:
+        state = "is missing" if size is None else f"has {size} bytes instead of {record['bytes']}"
+        raise ValueError(f"token store file {path} {state}; delete the store and prepare it again")
 
 
 def _damaged(path: AnyPath, block: int) -> str:

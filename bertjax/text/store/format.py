@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,7 +32,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from bertjax.text.ragged import range_indices
-from bertjax.text.store.blocks import BlockFile, Origin
+from bertjax.text.store.blocks import BlockFile, Origin, require_file
 from bertjax.text.store.manifest import (
     GROUP_DTYPE,
     GROUPS,
@@ -47,6 +46,7 @@ from bertjax.text.store.manifest import (
 from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 
+_DTYPES = {"sentences": OFFSET_DTYPE, "documents": OFFSET_DTYPE, GROUPS: GROUP_DTYPE, **PLANES}
 _SAMPLED_PARTS = 16
 
 # The open copies with a bound. A process has one of each, as another would not know which blocks were removed.
@@ -58,6 +58,7 @@ class TokenStore:
 
     def __init__(self, path: Path, manifest: dict[str, Any], origin: Origin | None = None) -> None:
         self.path, self.name = path, str(path)
+        self._origin = origin
         self.location = str(origin.folder if origin else path.absolute())  # of the store that this may be a copy of
         self.manifest = manifest
         self.fingerprint: str = manifest["fingerprint"]
@@ -85,8 +86,10 @@ class TokenStore:
         }
 
     @classmethod
-    def open(cls, path: str | Path, most_bytes: int = 0) -> TokenStore:
+    def open(cls, path: str | Path, most_bytes: int = 0, manifest: dict[str, Any] | None = None) -> TokenStore:
         """Open a store without reading tokens. A copy with holes may have a bound on its bytes, see `Origin`.
+
+        `manifest` is that of the store, if it has been read already.
 
         Raises ValueError if it is not a store, has another format version or a changed manifest, or a file is missing
         or of another size.
@@ -95,8 +98,7 @@ class TokenStore:
         about = folder / ORIGIN_FILE
         if most_bytes and (opened := _bounded.get(folder.absolute())) is not None:
             return opened
-        manifest = read_manifest(folder)
-        store = cls(folder, manifest, Origin(about, most_bytes) if about.is_file() else None)
+        store = cls(folder, manifest or read_manifest(folder), Origin(about, most_bytes) if about.is_file() else None)
         if most_bytes:
             _bounded[folder.absolute()] = store
         return store
@@ -110,7 +112,7 @@ class TokenStore:
     @property
     def is_bounded(self) -> bool:
         """Whether this is a copy that may hold only some of the store's bytes at a time."""
-        return any(file.is_bounded for file in self.files())
+        return self._origin is not None and self._origin.most_bytes > 0
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of the store's ids.
@@ -257,7 +259,7 @@ class SplitView:
     @cached_property
     def groups(self) -> np.ndarray | None:
         """uint64 [documents]: the group of near relatives of each document; None for a store without groups."""
-        groups = [shard.groups.whole() for shard in self._shards if shard.groups is not None]
+        groups = [shard.file(GROUPS).whole() for shard in self._shards if GROUPS in shard.names]
         return np.concatenate(groups) if groups and len(groups) == len(self._shards) else None
 
     @property
@@ -302,7 +304,7 @@ class SplitView:
         starts, lengths: int64 [n]; a range must not cross the end of a document. Raises ValueError for a range outside
         the split, and, naming file and byte offset, for a damaged block that is read for the first time.
         """
-        return self._gather([piece.shard.tokens for piece in self._pieces], starts, lengths)
+        return self._gather([piece.shard.file("tokens") for piece in self._pieces], starts, lengths)
 
     def has_plane(self, plane: str) -> bool:
         """Whether the split has this plane."""
@@ -313,7 +315,7 @@ class SplitView:
 
         Otherwise like `tokens`.
         """
-        return self._gather([piece.shard.planes[plane] for piece in self._pieces], starts, lengths)
+        return self._gather([piece.shard.file(plane) for piece in self._pieces], starts, lengths)
 
     def _gather(self, files: list[BlockFile], starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """The values of ranges in per-token files, one file per piece."""
@@ -345,20 +347,19 @@ class SplitView:
         """The files of all shards of the split."""
         yield from self._counts
         for shard in self._shards:
-            yield from (shard.tokens, shard.sentences, shard.documents, *shard.planes.values())
-            if shard.groups is not None:
-                yield shard.groups
+            yield from map(shard.file, shard.names)
 
     @property
     def is_copy(self) -> bool:
         """Whether the view is of a copy, whose blocks may have to be fetched."""
-        return any(piece.shard.tokens.is_copy for piece in self._pieces)
+        return any(piece.shard.is_copy for piece in self._pieces)
 
     def verify_tokens(self) -> None:
         """Fetch or check the blocks of the view's tokens and planes, front to back, so that reading need not."""
         for piece in self._pieces:
-            for file in (piece.shard.tokens, *piece.shard.planes.values()):
-                file.span(piece.first_token, piece.first_token + piece.num_tokens)
+            for name in ("tokens", *PLANES):
+                if name in piece.shard.names:
+                    piece.shard.file(name).span(piece.first_token, piece.first_token + piece.num_tokens)
 
     def _check_ranges(self, starts: np.ndarray, lengths: np.ndarray) -> None:
         if not len(starts):
@@ -374,8 +375,7 @@ class SplitView:
             )
 
 
-@dataclass(frozen=True)
-class _Piece:
+class _Piece(NamedTuple):
     """Successive documents of a shard, and what they hold."""
 
     number: int  # of the shard
@@ -395,17 +395,17 @@ class _Piece:
     def part(cls, number: int, shard: _Shard, first: int, stop: int) -> _Piece:
         if stop - first == shard.num_documents:
             return cls.whole(number, shard)
-        sentence, last_sentence = (int(shard.documents.span(at, at + 1)[0]) for at in (first, stop))
-        token, last_token = (int(shard.sentences.span(at, at + 1)[0]) for at in (sentence, last_sentence))
+        sentence, last_sentence = (int(shard.file("documents").span(at, at + 1)[0]) for at in (first, stop))
+        token, last_token = (int(shard.file("sentences").span(at, at + 1)[0]) for at in (sentence, last_sentence))
         return cls(number, shard, first, stop - first, sentence, last_sentence - sentence, token, last_token - token)
 
     def documents(self) -> np.ndarray:
         """int64 [documents + 1], counted in the shard."""
-        return _ascending(self.shard.documents, self.first_document, self.num_documents, self.num_sentences)
+        return _ascending(self.shard.file("documents"), self.first_document, self.num_documents, self.num_sentences)
 
     def sentences(self) -> np.ndarray:
         """int64 [sentences + 1], counted in the shard."""
-        return _ascending(self.shard.sentences, self.first_sentence, self.num_sentences, self.num_tokens)
+        return _ascending(self.shard.file("sentences"), self.first_sentence, self.num_sentences, self.num_tokens)
 
     def works(self) -> np.ndarray:
         """int64 [documents]: the work of each, from 0."""
@@ -416,7 +416,7 @@ class _Piece:
 
 
 class _Shard:
-    """The files of one shard."""
+    """The files of one shard, each opened when it is first read. Those of a store that is not a copy must be there."""
 
     def __init__(
         self, folder: Path, record: Mapping[str, Any], dtype: str, present: Sequence[str], origin: Origin | None
@@ -425,13 +425,22 @@ class _Shard:
         self.num_sentences: int = record["sentences"]
         self.num_tokens: int = record["tokens"]
         self.works = np.array(record["works"], np.int64) if "works" in record else None
-        files = record["files"]
-        self.tokens = BlockFile(folder, files["tokens"], dtype, origin)
-        self.sentences = BlockFile(folder, files["sentences"], OFFSET_DTYPE, origin)
-        self.documents = BlockFile(folder, files["documents"], OFFSET_DTYPE, origin)
-        self.groups = BlockFile(folder, files[GROUPS], GROUP_DTYPE, origin) if GROUPS in files else None
-        self.planes = {name: BlockFile(folder, files[name], PLANES[name], origin) for name in PLANES if name in files}
-        self.present = self.planes.keys() & set(present)
+        self._folder, self._records, self._dtype, self._origin = folder, record["files"], dtype, origin
+        self._files: dict[str, BlockFile] = {}
+        self.is_copy = origin is not None
+        self.names = [name for name in ("tokens", "sentences", "documents", *PLANES, GROUPS) if name in self._records]
+        self.present = set(self.names).intersection(present)
+        if origin is None:
+            for file in self._records.values():
+                require_file(str(folder), file)
+
+    def file(self, name: str) -> BlockFile:
+        """The file of an array."""
+        if (file := self._files.get(name)) is None:
+            dtype = self._dtype if name == "tokens" else _DTYPES[name]
+            # Of several threads one makes the file that all use, which counts what is held of a bounded copy.
+            file = self._files.setdefault(name, BlockFile(self._folder, self._records[name], dtype, self._origin))
+        return file
 
     def part(self, number: int, n: int, count: int, source: int = 0) -> Part:
         """Part n of `count` of this shard, whose number and source are given, by its counts alone."""

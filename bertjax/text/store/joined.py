@@ -39,6 +39,11 @@ class JoinedStore(TokenStore):
         """The tokenizer of the ids of all stores."""
         return self._first.tokenizer()
 
+    @property
+    def is_bounded(self) -> bool:
+        """Whether one of the stores is a copy that may hold only some of its bytes at a time."""
+        return any(store.is_bounded for store in self._stores)
+
     def files(self) -> Iterator[BlockFile]:
         """All array files of all stores."""
         for store in self._stores:

@@ -13,7 +13,7 @@ from bertjax.config import DataConfig
 from bertjax.storage.atomic_directories import exclusive_lock
 from bertjax.storage.files import sync, write_durably
 from bertjax.storage.progress import Progress, no_progress
-from bertjax.storage.remote import DEFAULT_CACHE, AnyPath, RemotePath, is_remote, remote_files, to_path
+from bertjax.storage.remote import DEFAULT_CACHE, AnyPath, RemotePath, is_remote, to_path
 from bertjax.text.prepare import prepare
 from bertjax.text.store.format import TokenStore
 from bertjax.text.store.joined import JoinedStore
@@ -27,6 +27,7 @@ from bertjax.text.store.manifest import (
     read_manifest,
 )
 from bertjax.text.store_sources import require_store_sources
+from bertjax.tokenization.loading import COMPANIONS, VOCABULARY_FILES
 
 _WINDOWS_HELD = 3  # at least: the current one, the next, and one that threads may still read
 
@@ -69,8 +70,10 @@ def require_cached_lanes(store: TokenStore, data: DataConfig, lanes: int, window
 
     Each batch reads a part of every lane's window, so that a smaller copy would be fetched again and again.
     """
+    if not store.is_bounded:
+        return
     least, _ = _held_bytes(store.manifest, lanes * window_tokens)
-    if store.is_bounded and round(data.cache_gb * 1e9) < least:
+    if round(data.cache_gb * 1e9) < least:
         raise ValueError(
             f"data.cache_gb={data.cache_gb:g} with data.lanes={data.lanes}: this host reads {lanes} lanes, each of "
             f"which holds {_WINDOWS_HELD} windows of its own, {math.ceil(least / 1e6) / 1e3:g} GB in all; give at "
@@ -105,10 +108,11 @@ def reopen_store(data: DataConfig, fingerprint: str, progress: Progress = no_pro
     for folder in (cache, to_path(data.root)):
         for manifest in sorted(folder.glob("store-*/manifest.json")):
             with contextlib.suppress(ValueError):
-                if read_manifest(manifest.parent)["fingerprint"] != fingerprint:
+                content = read_manifest(manifest.parent)
+                if content["fingerprint"] != fingerprint:
                     continue
                 if folder is cache:
-                    return _opened_copy(cache / manifest.parent.name, progress, data.cache_gb)
+                    return _opened_copy(cache / manifest.parent.name, content, progress, data.cache_gb)
                 return open_near(manifest.parent, data.cache_dir, progress, data.cache_gb)
     return None
 
@@ -132,50 +136,44 @@ def open_near(
     target = cache / f"{store.name}-{manifest['fingerprint'][:12]}"
     with exclusive_lock(cache):
         if not target.exists():
-            _begin(store, manifest, target)
-    return _opened_copy(target, progress, most_gigabytes)
+            _begin(store, target)
+    return _opened_copy(target, manifest, progress, most_gigabytes)
 
 
-def _begin(store: AnyPath, manifest: Mapping[str, Any], target: Path) -> None:
-    """Make a copy whose array files are holes."""
+def _begin(store: AnyPath, target: Path) -> None:
+    """Make a copy without arrays, whose files are made when they are first read: a large store has 100,000."""
     folder = target.with_name(f"{target.name}.partial")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    files = file_records(manifest)
-    for file in files:
-        with open(folder / file["name"], "wb") as written:
-            written.truncate(file["bytes"])
-    # The other files are small: the vocabulary, which has a fingerprint of its own, and last the manifest.
-    if isinstance(store, RemotePath):
-        names = {url.rpartition("/")[2] for url in remote_files(f"{store}/*")}
-    else:
-        names = {path.name for path in store.iterdir()}
-    others = names - {file["name"] for file in files} - {MANIFEST_FILE, ORIGIN_FILE}
+    vocabulary = [name for name in (*VOCABULARY_FILES, *COMPANIONS) if (store / name).is_file()]
     write_durably(folder / ORIGIN_FILE, str(store if isinstance(store, RemotePath) else store.absolute()).encode())
-    for name in [*sorted(others), MANIFEST_FILE]:
+    for name in [*vocabulary, MANIFEST_FILE]:
         write_durably(folder / name, (store / name).read_bytes())
     sync(folder)
     folder.rename(target)
     sync(target.parent)
 
 
-def _opened_copy(target: Path, progress: Progress, most_gigabytes: float) -> TokenStore:
+def _opened_copy(target: Path, manifest: dict[str, Any], progress: Progress, most_gigabytes: float) -> TokenStore:
     """Open a copy; complete that of a store of one window.
 
     A process with a bound is the only one that reads the copy, as it may remove blocks that others have verified.
     """
-    manifest, most = read_manifest(target), round(most_gigabytes * 1e9)
-    files, tokens = file_records(manifest), manifest["splits"]["train"]["tokens"]
-    least, total = _held_bytes(manifest, WINDOW_TOKENS)
-    if most >= total:
-        most = 0
-    _require_bound(most_gigabytes, least)
-    store = TokenStore.open(target, most)
-    held = sum((target / file["name"]).stat().st_blocks * 512 for file in files)
+    most = round(most_gigabytes * 1e9)
+    if most:
+        least, total = _held_bytes(manifest, WINDOW_TOKENS)
+        _require_bound(most_gigabytes, least)
+        most = most if most < total else 0
+    store = TokenStore.open(target, most, manifest)
+    is_large = manifest["splits"]["train"]["tokens"] > WINDOW_TOKENS
+    if is_large and not most:
+        return store
+    files = file_records(manifest)
+    held = sum(path.stat().st_blocks * 512 for file in files if (path := target / file["name"]).exists())
     if 0 < most < held:  # of a process with another bound
         for file in store.files():
             file.drop_all()
-    if tokens > WINDOW_TOKENS:
+    if is_large:
         return store
     total = sum(file["bytes"] for file in files)
     needed, free = total - held, shutil.disk_usage(target).free

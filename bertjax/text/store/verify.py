@@ -64,7 +64,7 @@ def check_store(folder: Path, done: Done = lambda more: None) -> Iterator[str]:
 def _check_file(path: Path, record: FileRecord | DigestsRecord, done: Done, is_copy: bool) -> str:
     """Describe the damage of a file; '' if it is intact."""
     if not path.is_file():
-        return f"{path}: missing"
+        return "" if is_copy else f"{path}: missing"  # of a copy, nothing of it was read yet
     if (size := path.stat().st_size) != record["bytes"]:
         return f"{path}: {size:,} bytes instead of {record['bytes']:,}"
     bad = []
