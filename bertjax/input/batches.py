@@ -26,7 +26,7 @@ from bertjax.input.layout import (
 from bertjax.input.packing import BatchKey, pack_rows, range_widths, table_widths, widened
 from bertjax.input.randomness import derive_key, fold_in, hash64, permute
 from bertjax.input.targets import registry
-from bertjax.input.targets.target import Make, Sequences
+from bertjax.input.targets.target import Make, Sequences, Target
 from bertjax.input.windows import WHOLE_BATCH, WINDOW_TOKENS, Lane
 from bertjax.text.ragged import grouped
 from bertjax.tokenization.tokenizer import Tokenizer
@@ -111,6 +111,10 @@ def merge_rows(groups: Sequence[tuple[np.ndarray, dict[str, np.ndarray]]], spec:
     return whole
 
 
+def _make_makers(targets: Sequence[Target], data: DataConfig, vocabulary: Vocabulary, text: Split) -> list[Make]:
+    return [target.prepare(data, vocabulary, text) for target in targets]
+
+
 def _as_sentences(pairs: Pairs, text: Split) -> Pairs:
     """Ranges of tokens as the sentences that hold them."""
     first, count = record_rows.sentences_of_tokens(text.sentence_offsets, pairs.first, pairs.count)
@@ -149,9 +153,10 @@ class PairBatches:
         self._template = template
         self._keys = batch_keys(data, objectives, vocabulary.pad_id)
         chosen = registry.choose(objectives)
-        self._targets = [chosen[name] for name in registry.TARGETS if name in chosen]  # one may read another's arrays
-        self._makers = self._make_makers(split)
-        self._makers_of_window = lru_cache(maxsize=2)(self._make_makers)  # as many as there are plans
+        targets = [chosen[name] for name in registry.TARGETS if name in chosen]  # one may read another's arrays
+        make_makers = partial(_make_makers, targets, data, vocabulary)  # not a method, which would be in a cycle
+        self._makers = make_makers(split)
+        self._makers_of_window = lru_cache(maxsize=2)(make_makers)  # as many as there are plans
         self._augment = None
         if data.augment and isinstance(vocabulary, Tokenizer):  # text made up for plans and benchmarks has no spelling
             self._augment = augmentations.prepare(data.augment, vocabulary)
@@ -227,9 +232,6 @@ class PairBatches:
     def spec(self, batch_size: int) -> Spec:
         """Shape and dtype of every array of a batch of that many rows, in order of the keys."""
         return {name: ((batch_size, key.width), key.dtype) for name, key in self._keys.items()}
-
-    def _make_makers(self, text: Split) -> list[Make]:
-        return [target.prepare(self._data, self._vocabulary, text) for target in self._targets]
 
     def _single_rows(self, text: Split, pairs: Pairs, width: int) -> dict[str, np.ndarray]:
         """Lay out each pair, or each run of sentences, in its own row of `width` tokens."""

@@ -124,7 +124,7 @@ class Epochs:
             window_tokens, lane = split.num_tokens, WHOLE_BATCH
         self._windows = Windows(split, self.shares, seed, window_tokens, lane)
         self.several = not self._windows.is_whole  # windows of a run, each with a text of its own
-        self._cache = PlanCache(self._build)
+        self._cache = PlanCache()
         self._counts = RowCounts(folder if self.several else None, self._plan_inputs(window_tokens, lane))
         self._counting = threading.Lock()
 
@@ -157,11 +157,11 @@ class Epochs:
 
     def get(self, number: int) -> PlannedWindow:
         """Return a window of the run by its number, planning it if necessary."""
-        return self._cache.get(number)
+        return self._cache.get(number, self._build)
 
     def prepare(self, number: int) -> None:
         """Start to plan a window in the background."""
-        self._cache.prepare(number)
+        self._cache.prepare(number, self._build)
 
     def release(self) -> None:
         """Forget the plans; the next row to be read plans its window again."""
@@ -281,27 +281,34 @@ class Epochs:
             )
 
 
-class PlanCache:
-    """The few planned windows in use, each planned once: at its first use, or ahead of time in the background."""
+_Build = Callable[[int, bool], PlannedWindow]
 
-    def __init__(self, build: Callable[[int, bool], PlannedWindow]) -> None:
-        self._build = build  # of a window's number, and whether it is ahead of its use
+
+class PlanCache:
+    """The few planned windows in use, each planned once: at its first use, or ahead of time in the background.
+
+    `build` plans a window by its number, and whether it is ahead of its use. The cache does not keep it: its owner
+    would be in a cycle, and the gigabyte of a window would stay in memory until the garbage collector comes by.
+    """
+
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._plans: OrderedDict[int, Future[PlannedWindow]] = OrderedDict()
         self.capacity = 2  # the current one and the next
 
-    def get(self, number: int) -> PlannedWindow:
+    def get(self, number: int, build: _Build) -> PlannedWindow:
         """The window with this number; waits for its plan, and raises what planning it raised."""
         plan, is_new = self._claim(number)
         if is_new:
-            self._fill(plan, number, False)
+            _fill(plan, number, False, build)
         return plan.result()
 
-    def prepare(self, number: int) -> None:
+    def prepare(self, number: int, build: _Build) -> None:
         """Plan a window in the background, unless it is planned or being planned."""
         plan, is_new = self._claim(number)
         if is_new:
-            threading.Thread(target=self._fill, args=(plan, number, True), name=f"plan-{number}", daemon=True).start()
+            arguments = plan, number, True, build
+            threading.Thread(target=_fill, args=arguments, name=f"plan-{number}", daemon=True).start()
 
     def clear(self) -> None:
         """Forget all plans."""
@@ -317,11 +324,12 @@ class PlanCache:
                 self._plans.popitem(last=False)
         return plan, is_new
 
-    def _fill(self, plan: Future[PlannedWindow], number: int, ahead: bool) -> None:
-        try:
-            plan.set_result(self._build(number, ahead))
-        except BaseException as error:
-            plan.set_exception(error)
+
+def _fill(plan: Future[PlannedWindow], number: int, ahead: bool, build: _Build) -> None:
+    try:
+        plan.set_result(build(number, ahead))
+    except BaseException as error:
+        plan.set_exception(error)
 
 
 class _Counts(TypedDict):

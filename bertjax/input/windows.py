@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
 
 from bertjax.input.layout import Split
-from bertjax.input.plan import Reading
+from bertjax.input.plan import Reading, every_document
 from bertjax.input.randomness import derive_key, hash64, permute
 from bertjax.text.ragged import range_indices
 from bertjax.text.store.format import Part, SplitView
@@ -81,7 +81,8 @@ class Windows:
                     f"data.lanes={lane.lanes}: source {lacking[0]} has too few documents for one in each lane; lower "
                     "data.lanes, or give it the weight 0"
                 )
-            self._order = lru_cache(maxsize=2)(self._draw_order)
+            order = partial(_epoch_order, self._tokens, self._edges, shares, seed)  # not a method, which is a cycle
+            self._order = lru_cache(maxsize=2)(order)
 
     def get(self, number: int) -> Window:
         """Window `number`. Reads the offsets at the edges of its parts."""
@@ -102,20 +103,17 @@ class Windows:
         documents = range_indices(firsts[inverse], sizes[inverse])
         return Window(text, Reading(documents, np.repeat(order.copy[chosen], sizes[inverse])))
 
-    def _draw_order(self, epoch: int) -> Reading:
-        """The parts of an epoch in random order, with the copy number of each."""
-        if self._shares is None:
-            parts = np.arange(len(self._parts))
-            order = Reading(parts, np.zeros_like(parts))
-        else:
-            order = mixed(self._edges, self._tokens, self._shares, self._seed, epoch)
-        shuffled = permute(np.arange(len(order)), len(order), derive_key(self._seed, "parts", epoch))
-        return Reading(order.document[shuffled], order.copy[shuffled])
-
     def _mixture(self, epoch: int) -> Reading:
         assert self._shares is not None
         lengths = np.diff(self.split.sentence_offsets[self.split.document_offsets])
         return mixed(self.split.source_edges, lengths, self._shares, self._seed, epoch)
+
+
+def _epoch_order(tokens: np.ndarray, edges: np.ndarray, shares: np.ndarray | None, seed: int, epoch: int) -> Reading:
+    """The parts of an epoch in random order, with the copy number of each; `tokens` and `edges` as in `mixed`."""
+    order = every_document(len(tokens)) if shares is None else mixed(edges, tokens, shares, seed, epoch)
+    shuffled = permute(np.arange(len(order)), len(order), derive_key(seed, "parts", epoch))
+    return Reading(order.document[shuffled], order.copy[shuffled])
 
 
 def _dealt(parts: list[Part], lane: Lane) -> list[Part]:

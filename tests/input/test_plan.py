@@ -233,19 +233,19 @@ def test_a_plan_is_built_once_however_many_threads_ask() -> None:
         time.sleep(0.05)
         return tiny_plan(epoch)
 
-    cache = PlanCache(build)
-    cache.prepare(3)
-    threads = [threading.Thread(target=cache.get, args=(epoch,)) for epoch in (3, 4) * 8]
+    cache = PlanCache()
+    cache.prepare(3, build)
+    threads = [threading.Thread(target=cache.get, args=(epoch, build)) for epoch in (3, 4) * 8]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert sorted(built) == [3, 4]
-    assert len(cache.get(4)) == 4
-    cache.get(5)  # the cache holds two: 3 goes
-    cache.get(4)
+    assert len(cache.get(4, build)) == 4
+    cache.get(5, build)  # the cache holds two: 3 goes
+    cache.get(4, build)
     assert sorted(built) == [3, 4, 5]
-    cache.get(3)
+    cache.get(3, build)
     assert sorted(built) == [3, 3, 4, 5]
 
 
@@ -254,8 +254,8 @@ def test_an_error_while_building_reaches_whoever_needs_the_plan(in_background: b
     def build(epoch: int, ahead: bool) -> EpochPlan:
         raise ValueError(f"damaged at {epoch}")
 
-    cache = PlanCache(build)
+    cache = PlanCache()
     if in_background:
-        cache.prepare(7)
+        cache.prepare(7, build)
     with pytest.raises(ValueError, match="damaged at 7"):
-        cache.get(7)
+        cache.get(7, build)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
+import weakref
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -212,6 +214,22 @@ def test_released_batches_are_planned_again(split: SplitView, lanes: int) -> Non
     batches.release()
     assert not any(text is old for _, text, _ in batches.texts(np.arange(4)) for old in first)
     assert all((values == before[key]).all() for key, values in batches.batch(1, BATCH).items())
+
+
+@pytest.mark.parametrize("window_tokens", [WINDOW, 10**6])
+def test_batches_are_freed_without_a_collection(split: SplitView, window_tokens: int) -> None:
+    """A window is a gigabyte: in a cycle of references that of an earlier stage would stay beside the next one."""
+    view = split.select(split.parts(10**6))
+    batches = PairBatches(view, TOKENIZER, SENTENCES, SEED, objectives=("mlm",), window_tokens=window_tokens)
+    ((_, text, _),) = batches.texts(np.arange(1))
+    batches.rows(np.arange(1))
+    window, whole = weakref.ref(text), weakref.ref(view)
+    gc.disable()
+    try:
+        del batches, text, view
+        assert window() is whole() is None
+    finally:
+        gc.enable()
 
 
 def test_held_out_sets_of_many_sources(tmp_path: Path) -> None:
