@@ -31,7 +31,9 @@ class MeshConfig:
     # Number of devices along the tensor axis (layers are split); -1: all that are left. On TPUs, with no other size
     # given, 1 is as many as share a row where the rows of a step are too few for all
     tensor: int = may_change(1)
-    length: int = may_change(1)  # Number of devices along the length axis (the tokens of a row are split)
+    # Number of devices along the length axis (the tokens of a row are split); -1: all that are left. On TPUs, with no
+    # other size given, 1 is as many as share a row where tensor cannot
+    length: int = may_change(1)
     dcn_data: int = may_change(-1)  # Number of slices along the data axis; -1: all that dcn_fsdp leaves
     dcn_fsdp: int = may_change(1)  # Number of slices along the fsdp axis; dcn_data x dcn_fsdp is all slices
 

@@ -112,3 +112,8 @@ def mesh_shape(config: MeshConfig, devices: int, which: str) -> tuple[int, ...]:
 def batch_shards(mesh: Mesh) -> int:
     """The number of shards of a batch."""
     return math.prod(mesh.shape[axis] for axis in BATCH_AXES)
+
+
+def row_parts(mesh: Mesh | AbstractMesh) -> int:
+    """The number of parts of a row, each with as many of its tokens on a device of its own."""
+    return mesh.shape.get("length", 1)

@@ -15,7 +15,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bertjax.config import ModelConfig, TrainingConfig
-from bertjax.parallel.mesh import BATCH_AXES, batch_shards
+from bertjax.parallel.mesh import BATCH_AXES, batch_shards, row_parts
 
 # The only table of shardings. An unknown name is an error, not "replicated".
 RULES: dict[str, str | tuple[str, ...] | None] = {
@@ -200,7 +200,7 @@ def check_divisible(
         if training.global_batch_size % shards:
             raise ValueError(
                 f"{prefix}training.global_batch_size={training.global_batch_size} cannot be shared evenly by data x "
-                f"fsdp = {shards} devices; use a multiple of {shards}"
+                f"fsdp = {shards} devices; use a multiple of {shards}{_or_split_rows(training, shards)}"
             )
     elif (rows := training.rows_at_a_time) % shards:
         most = most_microbatches(training, shards)
@@ -209,24 +209,38 @@ def check_divisible(
             f"{prefix}training.global_batch_size={training.global_batch_size} with "
             f"training.grad_accum_steps={training.grad_accum_steps} gives {rows} rows at a time, which "
             f"data x fsdp = {shards} devices cannot share evenly; "
-            f"use a batch size that is a multiple of {shards * training.grad_accum_steps}{fewer}"
+            f"use a batch size that is a multiple of {shards * training.grad_accum_steps}"
+            f"{fewer or _or_split_rows(training, shards)}"
         )
     for key, value, axis in divided_sizes(model, padded_vocab_size):
         if value % (size := mesh.shape[axis]):
-            key = f"the {whose} {key.removeprefix('model.').removeprefix('the ')}" if whose else key
+            key = _key(key, whose)
             raise ValueError(f"{key}={value} is not divisible by mesh.{axis}={size}; choose a divisor of {value}")
+
+
+def _or_split_rows(training: TrainingConfig, shards: int) -> str:
+    """Advice for devices that share rows, where a step has too few."""
+    parts = shards // math.gcd(shards, training.global_batch_size)
+    return f", or let {parts} devices share each row: --mesh.length {parts}"
+
+
+def _key(key: str, whose: str) -> str:
+    """The name of a network's setting in a message."""
+    return f"the {whose} {key.removeprefix('model.').removeprefix('the ')}" if whose else key
 
 
 # Options of a network whose attention or recurrence is not written for rows that are split.
 _OF_WHOLE_ROWS = ("global_tokens", "attention_block", "score_bias_buckets", "conv_kernel", "lstm_size")
 
 
-def check_rows_split(mesh: Mesh, model: ModelConfig, sequence_length: int, stage: int = 0) -> None:
-    """Refuse a mesh that cannot split the rows of a stage along `length`.
+def check_rows_split(
+    mesh: Mesh | AbstractMesh, model: ModelConfig, sequence_length: int, stage: int = 0, whose: str = ""
+) -> None:
+    """Refuse a mesh that cannot split the rows of a stage along `length`; `whose` as in `check_divisible`.
 
     Raises ValueError naming the key, its value and what to change.
     """
-    size, prefix = mesh.shape.get("length", 1), f"stage {stage + 1}: " if stage else ""
+    size, prefix = row_parts(mesh), f"stage {stage + 1}: " if stage else ""
     if size == 1:
         return
     if sequence_length % size:
@@ -236,7 +250,8 @@ def check_rows_split(mesh: Mesh, model: ModelConfig, sequence_length: int, stage
         )
     for key in _OF_WHOLE_ROWS:
         if (value := getattr(model, key)) not in (0, "none"):
-            raise ValueError(f"model.{key}={value!r} needs whole rows and excludes mesh.length={size}; set it to 1")
+            key = _key(f"model.{key}", whose)
+            raise ValueError(f"{key}={value!r} needs whole rows and excludes mesh.length={size}; set it to 1")
     if model.position_embedding != "relative":
         return
     # XLA's partitioner aborts on a gather of distances along both axes (jax 0.10.2).
@@ -245,9 +260,9 @@ def check_rows_split(mesh: Mesh, model: ModelConfig, sequence_length: int, stage
             f"mesh.tensor={tensor} with relative positions excludes mesh.length={size}; set one of them to 1"
         )
     if (heads := model.num_attention_heads) % size:
+        key = _key("model.num_attention_heads", whose)
         raise ValueError(
-            f"model.num_attention_heads={heads} with relative positions is not divisible by mesh.length={size}; choose "
-            f"a divisor of {heads}"
+            f"{key}={heads} with relative positions is not divisible by mesh.length={size}; choose a divisor of {heads}"
         )
 
 

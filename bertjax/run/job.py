@@ -174,12 +174,12 @@ def assemble(
     config = replace(config, model=tokenizer.fit_model(config.model))
     mesh = training_mesh(config) if mesh is None else mesh
     stages = make_stages(config)
-    check_stages_divisible(config, mesh, stages if only_at is None else [stage_at(stages, only_at)])
+    teacher_model = None if teacher is None else teacher.model
+    check_stages_divisible(config, mesh, stages if only_at is None else [stage_at(stages, only_at)], teacher_model)
     for stage in stages if only_at is None else ():
         size = stage.training.global_batch_size
         content.require_cached(stage.data, size, local_rows(mesh, size))
     optimizer = make_optimizer(config.optimizer)
-    teacher_model = None if teacher is None else teacher.model
     programs = StepPrograms(config, mesh, optimizer, teacher_model, gradient_metrics)
     config, fitted = programs.fit(processes)
     stages = make_stages(config)

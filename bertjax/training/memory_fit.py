@@ -21,7 +21,7 @@ import jax
 from jax.sharding import Mesh
 
 from bertjax.config import Config, DataConfig, ExecutionConfig, ModelConfig
-from bertjax.parallel.mesh import batch_shards
+from bertjax.parallel.mesh import batch_shards, row_parts
 from bertjax.parallel.sharding import microbatch_counts
 from bertjax.training.stages import Stage, check_stages_divisible, make_stages
 
@@ -99,7 +99,8 @@ def fit_to_memory(
         return fewest(counts, limit, need, arguments, (most - arguments) / _COMPILED, before)
 
     counts = {stage.number: list(microbatch_counts(stage.training, shards)) for stage in stages}
-    large = {stage.number: _of_enough_tokens(stage, counts[stage.number], shards) for stage in stages}
+    devices = shards * row_parts(mesh)
+    large = {stage.number: _of_enough_tokens(stage, counts[stage.number], devices) for stage in stages}
     # Long rows are the first to need recomputation: no step of another stage is compiled in vain before it is known.
     longest_first = sorted(stages, key=lambda stage: -stage.data.sequence_length)
     execution, needs = config.execution, {}
@@ -215,8 +216,9 @@ def _within(eqn: Any) -> list[Any]:
     return jaxprs
 
 
-def _of_enough_tokens(stage: Stage, counts: list[int], shards: int) -> list[int]:
-    tokens = stage.training.global_batch_size // shards * stage.data.sequence_length
+def _of_enough_tokens(stage: Stage, counts: list[int], devices: int) -> list[int]:
+    """Those of the numbers of microbatches with which each of the devices that share tokens has enough at a time."""
+    tokens = stage.training.global_batch_size * stage.data.sequence_length / devices
     return [count for count in counts if tokens / count >= _ENOUGH_TOKENS] or counts[:1]
 
 

@@ -27,7 +27,7 @@ from bertjax.families.registry import get_family, trained_networks
 from bertjax.input.batches import batch_spec
 from bertjax.input.training_data import TrainingData, open_training_data
 from bertjax.model.encoder import padded_vocab_size
-from bertjax.parallel.mesh import BATCH_AXES, make_mesh, slice_numbers
+from bertjax.parallel.mesh import BATCH_AXES, make_abstract_mesh, make_mesh, slice_numbers
 from bertjax.parallel.sharding import check_divisible, check_rows_split, divided_sizes
 from bertjax.storage.progress import Progress
 from bertjax.training.objectives import OBJECTIVES, Objective, make_objectives
@@ -252,14 +252,28 @@ def mesh_of_tpus(config: Config, devices: int, slices: int) -> MeshConfig:
     among a part of a slice only: over all of it they are summed whole, and then cut.
 
     Where the rows of a step are not a multiple of the devices, several devices share the heads of the same rows
-    (`tensor`), if the networks' sizes allow.
+    (`tensor`), if the networks' sizes allow, or else their tokens (`length`).
     """
     of_a_slice = devices // slices
-    tensor = devices // math.gcd(devices, *(stage.training.global_batch_size for stage in make_stages(config)))
-    if math.gcd(tensor, of_a_slice, *sharded_widths(config.model, "tensor")) != tensor:
-        tensor = 1
-    most = math.gcd(16, of_a_slice) // 2 or 1
-    return MeshConfig(fsdp=math.gcd(most, of_a_slice // tensor, *sharded_widths(config.model)), tensor=tensor)
+    parts = devices // math.gcd(devices, *(stage.training.global_batch_size for stage in make_stages(config)))
+    most, widths = math.gcd(16, of_a_slice) // 2 or 1, sharded_widths(config.model)
+    fsdp = math.gcd(most, of_a_slice // parts, *widths)
+    if math.gcd(parts, of_a_slice, *sharded_widths(config.model, "tensor")) == parts:
+        return MeshConfig(fsdp=fsdp, tensor=parts)
+    split = MeshConfig(fsdp=fsdp, length=parts)
+    if of_a_slice % parts == 0 and rows_can_be_split(config, make_abstract_mesh(split, devices)):
+        return split
+    return MeshConfig(fsdp=math.gcd(most, of_a_slice, *widths))
+
+
+def rows_can_be_split(config: Config, mesh: Mesh | AbstractMesh) -> bool:
+    """Whether a mesh can split the rows of every stage of a run along `length`."""
+    try:
+        for stage, model in itertools.product(make_stages(config), trained_networks(config.model).values()):
+            check_rows_split(mesh, model, stage.data.sequence_length)
+    except ValueError:
+        return False
+    return True
 
 
 def sharded_widths(model: ModelConfig, axis: str = "fsdp") -> list[int]:
@@ -269,11 +283,14 @@ def sharded_widths(model: ModelConfig, axis: str = "fsdp") -> list[int]:
     return [width for _, width, own in divided if own == axis]
 
 
-def check_stages_divisible(config: Config, mesh: Mesh, stages: Sequence[Stage]) -> None:
-    """Refuse a mesh that cannot split a stage's batch, its rows or a network's weights.
+def check_stages_divisible(
+    config: Config, mesh: Mesh, stages: Sequence[Stage], teacher: ModelConfig | None = None
+) -> None:
+    """Refuse a mesh that cannot split a stage's batch, its rows or the weights of a network, its `teacher` included.
 
     Raises as `check_divisible` and `check_rows_split` do.
     """
-    for stage, (whose, model) in itertools.product(stages, trained_networks(config.model).items()):
+    networks = trained_networks(config.model) | ({} if teacher is None else {"teacher's": teacher})
+    for stage, (whose, model) in itertools.product(stages, networks.items()):
         check_divisible(mesh, model, stage.training, padded_vocab_size(model), stage.number, whose)
-        check_rows_split(mesh, model, stage.data.sequence_length, stage.number)
+        check_rows_split(mesh, model, stage.data.sequence_length, stage.number, whose)

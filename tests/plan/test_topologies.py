@@ -83,19 +83,22 @@ def test_without_the_cuda_compiler_it_says_what_to_install() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "heads", "devices", "slices", "fsdp", "tensor"),
+    ("rows", "heads", "devices", "slices", "mesh"),
     [
-        (256, 12, 16, 1, 8, 1),
-        (144, 12, 32, 1, 8, 2),
-        (8, 12, 32, 1, 8, 4),
-        (144, 3, 32, 1, 8, 1),  # refused later: two devices cannot share three heads
-        (48, 12, 32, 2, 8, 2),
-        (8, 12, 16, 2, 4, 2),
+        (256, 12, 16, 1, MeshConfig(fsdp=8)),
+        (144, 12, 32, 1, MeshConfig(fsdp=8, tensor=2)),
+        (8, 12, 32, 1, MeshConfig(fsdp=8, tensor=4)),
+        (144, 3, 32, 1, MeshConfig(fsdp=8, length=2)),  # two devices cannot share three heads
+        (144, 1, 32, 1, MeshConfig(fsdp=8)),  # refused later: nor tokens, with a convolution
+        (48, 12, 32, 2, MeshConfig(fsdp=8, tensor=2)),
+        (8, 12, 16, 2, MeshConfig(fsdp=4, tensor=2)),
+        (9 * 64, 12, 1024, 4, MeshConfig(fsdp=8, length=16)),
     ],
 )
-def test_devices_share_heads_where_rows_are_too_few(
-    rows: int, heads: int, devices: int, slices: int, fsdp: int, tensor: int
+def test_devices_share_heads_or_tokens_where_rows_are_too_few(
+    rows: int, heads: int, devices: int, slices: int, mesh: MeshConfig
 ) -> None:
-    model = ModelConfig(vocab_size=1000, hidden_size=768, num_attention_heads=heads)
+    conv = {"position_embedding": "relative", "relative_max": 8, "conv_kernel": 3} if heads == 1 else {}
+    model = ModelConfig(vocab_size=1000, hidden_size=768, num_attention_heads=heads, **conv)
     config = Config(model=model, training=TrainingConfig(global_batch_size=rows, grad_accum_steps="auto"))
-    assert mesh_of_tpus(config, devices, slices) == MeshConfig(fsdp=fsdp, tensor=tensor)
+    assert mesh_of_tpus(config, devices, slices) == mesh

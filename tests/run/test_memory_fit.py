@@ -31,6 +31,8 @@ CONFIG = Config(
     stages=(StageConfig(start=18_000, sequence_length=512, max_predictions=77),),
 )
 
+ON_BOTH = MeshConfig()
+
 
 def of_tokens(execution: ExecutionConfig, stage: Stage) -> float:
     """Bytes of a made-up step: 100, and one for each token at a time, less with recomputation."""
@@ -38,14 +40,13 @@ def of_tokens(execution: ExecutionConfig, stage: Stage) -> float:
     return 100 + tokens * {"none": 1.0, "dots": 0.5, "full": 0.25}[execution.remat]
 
 
-def decided(limit: float | None, config: Config = CONFIG) -> tuple[list[int], str]:
+def decided(limit: float | None, config: Config = CONFIG, mesh: MeshConfig = ON_BOTH) -> tuple[list[int], str]:
     """Microbatches of each stage and the recomputation, with two devices of so much memory."""
 
     def bound(execution: ExecutionConfig, stage: Stage) -> tuple[int, int]:
         return 100, round(10 * of_tokens(execution, stage))
 
-    mesh = make_mesh(MeshConfig(), jax.devices()[:2])
-    fitted, reason = fit_to_memory(config, mesh, limit, bound, of_tokens)
+    fitted, reason = fit_to_memory(config, make_mesh(mesh, jax.devices()[:2]), limit, bound, of_tokens)
     stages = make_stages(fitted)
     is_too_large = limit is not None and any(of_tokens(fitted.execution, stage) > limit for stage in stages)
     assert ("Warning" in reason) == is_too_large or not reason
@@ -69,6 +70,8 @@ def decided(limit: float | None, config: Config = CONFIG) -> tuple[list[int], st
 )
 def test_microbatches_come_before_recomputation(limit: float | None, microbatches: list[int], remat: str) -> None:
     assert decided(limit) == (microbatches, remat)
+    # The tokens of a device at a time are as many if both devices share every row, of which one at a time is the least.
+    assert decided(limit, mesh=MeshConfig(1, length=2)) == (microbatches if limit != 100 else [256, 256], remat)
 
 
 def test_gathering_by_layer_is_the_last_resort() -> None:

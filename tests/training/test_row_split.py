@@ -1,20 +1,25 @@
-"""Rows split along the mesh axis `length`: the same losses as on one device, dropout included."""
+"""Rows split along the mesh axis `length`: the same losses as on one device, dropout included, for every objective."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import pytest
 from small_training import Training
-from test_step import IN_CHUNKS, LENGTH, MODEL, OPTIMIZER, batches
+from test_family_training import batches_of
+from test_step import IN_CHUNKS, LENGTH, LONG, MODEL, OPTIMIZER, batches
 
-from bertjax.config import MeshConfig
+from bertjax.config import Config, MeshConfig
+from bertjax.families.networks import init_params
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import check_rows_split
+from bertjax.training.objectives import OBJECTIVES, TEACHER, choose
+from bertjax.training.stages import check_stages_divisible, make_stages
+from bertjax.training.step import averages
 
 pytestmark = pytest.mark.run
 
@@ -34,10 +39,9 @@ SHORT = {("modernbert", "length=8")}
 CASES = [(kind, mesh) for kind in KINDS for mesh in MESHES if kind != "relative" or mesh == "length=4"]
 
 
-def packed_batches() -> Iterator[dict[str, np.ndarray]]:
+def in_two_sequences(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Rows of two sequences, whose border is inside a device's part of the row."""
-    for batch in batches(STEPS):
-        yield batch | {"sequence_ids": np.where(np.arange(LENGTH) < 13, 1, 2) * np.ones_like(batch["sequence_ids"])}
+    return batch | {"sequence_ids": np.where(np.arange(LENGTH) < 13, 1, 2) * np.ones_like(batch["sequence_ids"])}
 
 
 def figures(mesh: MeshConfig, kind: str, accumulate: int = 1) -> np.ndarray:
@@ -46,16 +50,109 @@ def figures(mesh: MeshConfig, kind: str, accumulate: int = 1) -> np.ndarray:
     training = Training(
         mesh, model, OPTIMIZER, execution=IN_CHUNKS, accumulate=accumulate, dropout_seed=3, packed=lambda _: True
     )
-    steps = [training.step(batch) for batch in packed_batches()]
+    steps = [training.step(batch) for batch in map(in_two_sequences, batches(STEPS))]
     return np.array([[step["loss"], step["grad_norm"]] for step in steps])
 
 
 @pytest.mark.parametrize(
-    ("kind", "mesh"), [case if case in SHORT else pytest.param(*case, marks=pytest.mark.long) for case in CASES]
+    ("kind", "mesh"), [case if case in SHORT else pytest.param(*case, marks=LONG) for case in CASES]
 )
 def test_split_rows_train_as_whole_ones(kind: str, mesh: str) -> None:
     split, whole = figures(MESHES[mesh], kind, accumulate=2), figures(MeshConfig(1, 1, 1), kind)
     np.testing.assert_allclose(split, whole, rtol=1e-5)
+
+
+class Learned(NamedTuple):
+    """A network with the objectives that it is trained with."""
+
+    objectives: tuple[str, ...]
+    changes: dict[str, Any]
+    mesh: str = "fsdp=2,tensor=2,length=2"
+
+
+LEARNED = {
+    "taught": Learned(("mlm", "nsp", "distil_mlm", "distil_cosine", "distil_layers"), {"initializer_range": 0.2}),
+    "order": Learned(("mlm", "sop"), {"family": "albert", "embedding_size": 16, "layer_groups": 1}),
+    "spans": Learned(("mlm", "sbo"), {"family": "spanbert", "pooler": "none"}),
+    "replaced": Learned(("mlm", "rtd"), {"family": "electra", "pooler": "gelu", "generator_width": 0.5}),
+    "replaced by DeBERTa": Learned(
+        ("mlm", "rtd"),
+        {
+            "family": "deberta-v3",
+            "generator_width": 1.0,
+            "generator_layers": 1,
+            "embedding_sharing": "gdes",
+            "rtd_context": True,
+            "mlm_decoder": "enhanced",
+            "position_embedding": "relative",
+            "relative_max": 12,
+            "relative_buckets": 6,
+            "relative_shared": True,
+            "relative_norm": True,
+        },
+        "length=4",
+    ),
+    "next": Learned(("clm",), {"causal": True}),
+}
+TAUGHT_BY = replace(MODEL, num_hidden_layers=4, initializer_range=0.2)
+
+
+def learning_on(mesh: MeshConfig, name: str) -> Training:
+    """The network and its teacher; weights that `fsdp` splits are gathered by layer."""
+    changes, objectives = LEARNED[name].changes, choose(LEARNED[name].objectives)
+    taught = any(objective.teacher for objective in objectives)
+    return Training(
+        mesh,
+        replace(MODEL, **changes),
+        OPTIMIZER,
+        execution=replace(IN_CHUNKS, gather="layer" if mesh.fsdp > 1 else "step"),
+        dropout_seed=3,
+        objectives=objectives,
+        packed=lambda _: True,
+        frozen={TEACHER: (TAUGHT_BY, jax.jit(init_params, static_argnums=0)(TAUGHT_BY, jax.random.key(1)))}
+        if taught
+        else {},
+    )
+
+
+def learnable_batches(count: int) -> Iterator[dict[str, np.ndarray]]:
+    """Batches with the arrays of every objective."""
+    for batch, _ in zip(batches_of("bert"), range(count), strict=False):
+        real = (batch["sequence_ids"] > 0).astype(np.float32)
+        yield in_two_sequences(batch) | {
+            "distil_cosine_weights": real,
+            "distil_layers_weights": real,
+            "clm_positions": np.arange(LENGTH, dtype=np.int32) * np.ones_like(batch["input_ids"]),
+            "clm_labels": np.roll(batch["input_ids"], -1, axis=1),
+            "clm_weights": real * np.roll(real, -1, axis=1),
+        }
+
+
+def held_out_figures(training: Training) -> dict[str, float]:
+    """Every figure of an evaluation."""
+    with jax.set_mesh(training.mesh):
+        batch = training.on_devices(next(learnable_batches(1)))
+        sums = training.eval_step(training.state.params, batch, training.frozen)
+    return {name: float(value) for name, value in averages(sums, sums, training.objectives).items()}
+
+
+def test_every_objective_is_learned_from_split_rows() -> None:
+    assert {name for learned in LEARNED.values() for name in learned.objectives} == {*OBJECTIVES}
+
+
+@pytest.mark.parametrize("name", ["taught", *[pytest.param(name, marks=LONG) for name in list(LEARNED)[1:]]])
+def test_figures_of_split_rows_are_those_of_whole_ones(name: str) -> None:
+    split = held_out_figures(learning_on(MESHES[LEARNED[name].mesh], name))
+    assert split == pytest.approx(held_out_figures(learning_on(MeshConfig(1, 1, 1), name)), rel=1e-6)
+
+
+@LONG
+@pytest.mark.parametrize("name", LEARNED)
+def test_objectives_are_learned_as_on_one_device(name: str) -> None:
+    split, whole = (learning_on(mesh, name) for mesh in (MESHES[LEARNED[name].mesh], MeshConfig(1, 1, 1)))
+    for batch in learnable_batches(STEPS):
+        assert split.step(batch) == pytest.approx(whole.step(batch), rel=2e-6)
+    assert held_out_figures(split) == pytest.approx(held_out_figures(whole), rel=2e-6)
 
 
 def test_a_device_holds_its_part_of_the_tokens() -> None:
@@ -81,3 +178,10 @@ def test_what_needs_whole_rows_is_refused(change: dict[str, Any], length: int, m
     mesh = make_mesh(MeshConfig(2, 1, 1, length=4))
     with pytest.raises(ValueError, match=message):
         check_rows_split(mesh, replace(MODEL, **change), length, stage=1)
+
+
+def test_a_teacher_that_needs_whole_rows_is_refused() -> None:
+    config = Config(mesh=MeshConfig(2, 1, 1, length=4))
+    teacher = replace(config.model, attention_block=4)
+    with pytest.raises(ValueError, match=r"the teacher's attention_block=4 needs whole rows and excludes mesh.length"):
+        check_stages_divisible(config, make_mesh(config.mesh), make_stages(config), teacher)
