@@ -20,10 +20,11 @@ class Change:
     mesh: MeshConfig
     remat: str
     grad_accum_steps: int
+    gather: str = "step"
 
     def applied(self, config: Config, stage: Stage) -> tuple[Config, Stage]:
         """Return a config and a stage with these settings."""
-        execution = replace(config.execution, remat=self.remat)
+        execution = replace(config.execution, remat=self.remat, gather=self.gather)
         training = replace(stage.training, grad_accum_steps=self.grad_accum_steps)
         return replace(config, mesh=self.mesh, execution=execution), replace(stage, training=training)
 
@@ -36,6 +37,8 @@ class Change:
                 flags.append(f"--mesh.{axis.replace('_', '-')} {value}")
         if self.remat != config.execution.remat:
             flags.append(f"--execution.remat {self.remat}")
+        if self.gather != config.execution.gather:
+            flags.append(f"--execution.gather {self.gather}")
         if self.grad_accum_steps != stage.training.grad_accum_steps:  # `auto` differs from every number
             flags.append(f"{accumulation_key(stage.number)} {self.grad_accum_steps}")
         return " ".join(flags)
@@ -50,7 +53,7 @@ def flags_for(plan: Plan, stage: StagePlan, change: Change) -> str:
 
 def current_settings(config: Config, stage: Stage) -> Change:
     """Return the settings of a config."""
-    return Change(config.mesh, config.execution.remat, stage.training.microbatches)
+    return Change(config.mesh, config.execution.remat, stage.training.microbatches, config.execution.gather)
 
 
 def meshes(config: Config, devices: int, slices: int) -> Iterator[MeshConfig]:
@@ -63,6 +66,13 @@ def meshes(config: Config, devices: int, slices: int) -> Iterator[MeshConfig]:
     for fsdp in (n for n in range(1, across + 1) if not any(size % n for size in divided)):
         if fsdp & (fsdp - 1) == 0:
             yield replace(config.mesh, data=-1, fsdp=fsdp, dcn_data=-1, dcn_fsdp=1)
+
+
+def gathered_by_layer(change: Change, wider: list[MeshConfig]) -> Iterator[Change]:
+    """Yield the change with the least memory: weights split most widely, gathered by layer, and full recomputation."""
+    mesh = wider[-1] if wider else change.mesh
+    if mesh.fsdp > 1 and change.gather == "step":
+        yield replace(change, mesh=mesh, remat="full", gather="layer")
 
 
 def count_shards(mesh: MeshConfig, devices: int) -> int:
@@ -110,7 +120,10 @@ def advise(plan: Plan, say: Say) -> Advice:
 
 
 def _remedies(plan: Plan, stage: StagePlan, say: Say) -> tuple[Remedy, ...]:
-    """Return the first fitting change of each kind: microbatches, rematerialisation, fsdp; then all three together."""
+    """Return the first fitting change of each kind: microbatches, rematerialisation, fsdp; then all three together.
+
+    Weights gathered by layer come last.
+    """
     remedies: list[Remedy] = []
     tries = _MOST_TRIES
     for kind in _kinds(plan, stage):
@@ -143,6 +156,7 @@ def _kinds(plan: Plan, stage: StagePlan) -> Iterator[list[Change]]:
     yield [replace(now, mesh=mesh) for mesh in wider[:3:2]]
     if more and wider:
         yield [replace(now, mesh=wider[-1], remat="full", grad_accum_steps=more[-1])]
+    yield [*gathered_by_layer(replace(now, grad_accum_steps=[now.grad_accum_steps, *more][-1]), wider)]
 
 
 def _jump(stage: StagePlan, more: list[int]) -> list[int]:

@@ -1,7 +1,8 @@
 """Search meshes, rematerialisation and microbatches for the fastest plan that fits.
 
 Every mesh and rematerialisation is compiled with the microbatches that should fit; the compiler's memory then gives a
-better number, which is compiled again. The fastest step wins.
+better number, which is compiled again. The fastest step wins. Where nothing fits, weights are gathered by layer. Where
+devices share rows because there are too few, they share heads (`tensor`) or tokens (`length`).
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from dataclasses import dataclass, replace
 
 from bertjax.config import MeshConfig
 from bertjax.parallel.sharding import microbatch_counts
-from bertjax.plan.advice import Change, count_shards, current_settings, flags_for, meshes
+from bertjax.plan.advice import Change, count_shards, current_settings, flags_for, gathered_by_layer, meshes
 from bertjax.plan.compiling import TooLarge, argument_sizes
 from bertjax.plan.estimates import Plan, Say, StagePlan, mesh_on, plan_stage
 from bertjax.plan.figures import gib, label, step_time
+from bertjax.training.stages import rows_can_be_split
 
 _MOST_COMPILATIONS = 8  # per stage
 _NEAR = 0.97  # usable share of a device's memory, given the error of estimates from one compilation
@@ -71,6 +73,9 @@ def suggest(plan: Plan, say: Say) -> Suggestion:
     for stage in plan.stages:
         starts = _starts(plan, stage) if shared is None else [_with_own_microbatches(shared, stage)]
         choice, change = _best(plan, stage, starts, say)
+        if change is None and shared is None and (starts := _last_resorts(plan, stage)):
+            last, change = _best(plan, stage, starts, say)
+            choice = replace(last, compiled=choice.compiled + last.compiled - 1)  # both count the given settings
         choices.append(choice)
         # A run has one mesh and one rematerialisation; only microbatches differ between stages.
         shared = shared or change
@@ -105,9 +110,9 @@ def _best(plan: Plan, stage: StagePlan, starts: list[Change], say: Say) -> tuple
 
 
 def _allowed_changes(starts: list[Change], tried: dict[Change, StagePlan]) -> set[Change]:
-    """Return the changes with a start's mesh and rematerialisation: later stages must keep the first stage's."""
-    kinds = {(start.mesh, start.remat) for start in starts}
-    return {change for change in tried if (change.mesh, change.remat) in kinds}
+    """Return the changes that differ from a start in microbatches only: later stages must keep the first stage's."""
+    kinds = {replace(start, grad_accum_steps=0) for start in starts}
+    return {change for change in tried if replace(change, grad_accum_steps=0) in kinds}
 
 
 def _starts(plan: Plan, stage: StagePlan) -> list[Change]:
@@ -117,13 +122,21 @@ def _starts(plan: Plan, stage: StagePlan) -> list[Change]:
     """
     now = current_settings(stage.config, stage.stage)
     kinds = [(mesh, remat) for mesh in _candidate_meshes(plan, stage) for remat in ("none", "dots")]
-    return list(dict.fromkeys([now, *(Change(mesh, remat, now.grad_accum_steps) for mesh, remat in kinds)]))
+    return list(dict.fromkeys([now, *(replace(now, mesh=mesh, remat=remat) for mesh, remat in kinds)]))
+
+
+def _last_resorts(plan: Plan, stage: StagePlan) -> list[Change]:
+    """Return the change with the least memory on each candidate mesh, if any splits weights."""
+    now = current_settings(stage.config, stage.stage)
+    wide = [mesh for mesh in _candidate_meshes(plan, stage) if mesh.fsdp > 1]
+    return [change for mesh in wide[-1:] for change in gathered_by_layer(now, [mesh])]
 
 
 def _candidate_meshes(plan: Plan, stage: StagePlan) -> list[MeshConfig]:
     """Return meshes with the least fsdp that holds parameters and moments, twice that, and the most.
 
-    Replicated weights are fastest, so small fsdp comes first. Nothing is compiled.
+    Replicated weights are fastest, so small fsdp comes first. Of a mesh whose devices share rows, its twin that splits
+    tokens instead of heads follows. Nothing is compiled.
     """
     devices, slices = len(plan.topology.devices), len(set(plan.topology.slices))
 
@@ -135,7 +148,16 @@ def _candidate_meshes(plan: Plan, stage: StagePlan) -> list[MeshConfig]:
     wide = list(meshes(stage.config, devices, slices))
     least = next((number for number, mesh in enumerate(wide) if holds(mesh)), len(wide))
     wide = wide[least:]
-    return list(dict.fromkeys(wide[:2] + wide[-1:]))
+    narrow = list(dict.fromkeys(wide[:2] + wide[-1:]))
+    return [mesh for one in narrow for mesh in (one, *_with_split_rows(plan, stage, one))]
+
+
+def _with_split_rows(plan: Plan, stage: StagePlan, mesh: MeshConfig) -> list[MeshConfig]:
+    """Return the mesh with `length` in place of `tensor`, if it has that and the rows of every stage can be split."""
+    if mesh.tensor == 1 or mesh.length > 1:
+        return []
+    split = replace(mesh, tensor=1, length=mesh.tensor)
+    return [split] if rows_can_be_split(plan.recipe, mesh_on(replace(plan.recipe, mesh=split), plan.topology)) else []
 
 
 def _with_own_microbatches(shared: Change, stage: StagePlan) -> Change:

@@ -28,7 +28,7 @@ from bertjax.plan.answer import Answer
 from bertjax.plan.compiling import argument_sizes, compiler_flops
 from bertjax.plan.estimates import Plan, _with_rows_for_all, make_plan, mesh_on
 from bertjax.plan.figures import cost_table, headline
-from bertjax.plan.suggest import Suggestion, _candidate_meshes, _starts, pick_microbatches
+from bertjax.plan.suggest import Suggestion, _candidate_meshes, _last_resorts, _starts, pick_microbatches
 from bertjax.plan.topologies import CHIPS, open_topology
 from bertjax.training.memory_fit import USABLE
 from bertjax.training.stages import make_stages
@@ -119,6 +119,27 @@ def test_widths_that_cannot_hold_the_weights_are_left_out(too_large: Plan) -> No
     assert [mesh.fsdp for mesh in _candidate_meshes(tight, stage)] == [2]
     none = replace(too_large, topology=replace(too_large.topology, capacity=two / 2))
     assert not _candidate_meshes(none, stage)
+
+
+def test_the_last_resort_gathers_weights_by_layer(too_large: Plan) -> None:
+    (stage,) = too_large.stages
+    (change,) = _last_resorts(too_large, stage)
+    flags = flags_for(too_large, stage, change)
+    assert flags == "--mesh.data -1 --mesh.fsdp 2 --execution.remat full --execution.gather layer"
+    changed = override(RECIPE, flags.split(), "test")
+    assert change.applied(RECIPE, stage.stage)[0].execution == changed.execution
+
+
+def test_devices_that_share_heads_may_share_tokens(too_large: Plan) -> None:
+    (stage,) = too_large.stages
+
+    def candidates(recipe: Config) -> list[MeshConfig]:
+        shared = replace(recipe, mesh=MeshConfig(1, 1, 2))
+        return _candidate_meshes(replace(too_large, recipe=shared), replace(stage, config=shared))
+
+    heads, tokens = MeshConfig(fsdp=1, tensor=2), MeshConfig(fsdp=1, length=2)
+    assert candidates(RECIPE) == [heads, tokens]
+    assert candidates(replace(RECIPE, model=replace(RECIPE.model, attention_block=16))) == [heads]
 
 
 @pytest.mark.parametrize(("recipe", "widest"), [("electra:small", 64), ("albert:base", 128), ("bert_base", 256)])
