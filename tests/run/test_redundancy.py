@@ -201,7 +201,20 @@ def test_consistently_wrong_device_is_named(job: Job, tmp_path: Path) -> None:
     assert saved_steps(tmp_path) == [2]
 
 
-@pytest.mark.parametrize("mesh", [MeshConfig(), pytest.param(MeshConfig(data=2, fsdp=2, tensor=2), id="sharded")])
+@pytest.mark.long
+def test_devices_that_split_rows_are_named_together(
+    prepared: tuple[Config, TrainingData], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Two devices compute a shard of the gradient together: either may be the wrong one."""
+    monkeypatch.setattr("test_redundancy.ODD", 1)
+    config, content = prepared
+    job = assemble(replace(config, mesh=MeshConfig(4, 1, 1, length=2)), content)
+    message = ended(in_folder(with_wrong_gradients(job), tmp_path))
+    assert message.startswith("step 3: device") and named(message) == [2, 3]
+    assert saved_steps(tmp_path) == [2]
+
+
+@pytest.mark.parametrize("mesh", [MeshConfig(), pytest.param(MeshConfig(1, 2, 2, length=2), id="sharded")])
 def test_flipped_bit_in_any_array_is_found(mesh: MeshConfig, prepared: tuple[Config, TrainingData]) -> None:
     config, content = prepared
     job = assemble(replace(config, mesh=mesh), content)
