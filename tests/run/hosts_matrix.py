@@ -22,12 +22,15 @@ class Shape:
     devices: int
     fsdp: int = 1
     tensor: int = 1
+    length: int = 1
 
     @property
     def name(self) -> str:
         """Short, and usable in the name of a file."""
-        axes = "".join(f"-{axis}{size}" for axis, size in (("fsdp", self.fsdp), ("tensor", self.tensor)) if size > 1)
-        return f"{self.processes}x{self.devices}{axes}"
+        axes = {"fsdp": self.fsdp, "tensor": self.tensor, "length": self.length}
+        return "".join(
+            [f"{self.processes}x{self.devices}", *(f"-{axis}{size}" for axis, size in axes.items() if size > 1)]
+        )
 
 
 class Matrix:
@@ -52,7 +55,8 @@ class Matrix:
 
     def job(self, shape: Shape, *, steps: int, save: bool, restore: list[Shape]) -> dict[str, Any]:
         """What `steps_on_hosts` is told."""
-        mesh = ["--mesh.fsdp", str(shape.fsdp), "--mesh.tensor", str(shape.tensor)]
+        sizes = {"fsdp": shape.fsdp, "tensor": shape.tensor, "length": shape.length}
+        mesh = [word for axis, size in sizes.items() for word in (f"--mesh.{axis}", str(size))]
         return {
             "recipe": str(self.recipe),
             "overrides": [*self.overrides, *mesh],

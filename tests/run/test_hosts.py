@@ -22,6 +22,7 @@ from bertjax.config import load_recipe, override
 HERE = Shape(1, 8)  # this process
 FSDP = Shape(2, 2, fsdp=2)
 TENSOR = Shape(4, 1, tensor=2)  # pairs of processes share rows
+LENGTH = Shape(2, 1, length=2)  # every row is split over both processes
 
 GRACE = 120  # seconds on cores that other tests load too; check_preemption.py asks for 30, and 60 after a SIGKILL
 SHORT = [
@@ -49,15 +50,16 @@ def test_batches_losses_and_checkpoints_on_other_shapes(files: tuple[Path, Path]
     ]
     matrix.run(FSDP, save=True, restore=[HERE])
     matrix.run(TENSOR, restore=[HERE, FSDP])
-    for shape in (FSDP, TENSOR):
+    matrix.run(LENGTH, save=True, restore=[HERE])
+    for shape in (FSDP, TENSOR, LENGTH):
         assert matrix.rows(shape) == matrix.rows(HERE)
         np.testing.assert_allclose(matrix.losses(shape), matrix.losses(HERE), rtol=1e-5)
-    assert matrix.made(FSDP) == [4, 4] and matrix.made(TENSOR) == [4] * 4
+    assert matrix.made(FSDP) == [4, 4] and matrix.made(TENSOR) == [4] * 4 and matrix.made(LENGTH) == [8] * 2
     back = steps_on_hosts.run(
         override(load_recipe(recipe), job["overrides"], "here"),
-        matrix.job(HERE, steps=1, save=False, restore=[FSDP]),
+        matrix.job(HERE, steps=1, save=False, restore=[FSDP, LENGTH]),
     )
-    assert len(jax.devices()) == 8 and back["restored"][0] > 0
+    assert len(jax.devices()) == 8 and min(back["restored"]) > 0
 
 
 @pytest.fixture(scope="module")
