@@ -10,6 +10,7 @@ from bertjax.parallel.mesh import BATCH_AXES
 from bertjax.parallel.sharding import accumulation_key, microbatch_counts
 from bertjax.plan.estimates import Plan, Say, StagePlan, mesh_on, plan_stage
 from bertjax.plan.figures import gib, label, step_time
+from bertjax.training.memory_fit import REMAT
 from bertjax.training.stages import Stage, make_stages, sharded_widths
 
 
@@ -122,11 +123,13 @@ def advise(plan: Plan, say: Say) -> Advice:
 def _remedies(plan: Plan, stage: StagePlan, say: Say) -> tuple[Remedy, ...]:
     """Return the first fitting change of each kind: microbatches, rematerialisation, fsdp; then all three together.
 
-    Weights gathered by layer come last.
+    Weights are gathered by layer only where nothing else fits.
     """
     remedies: list[Remedy] = []
     tries = _MOST_TRIES
     for kind in _kinds(plan, stage):
+        if remedies and any(change.gather != stage.config.execution.gather for change in kind):
+            break
         for change in kind:
             if not tries:
                 break
@@ -151,7 +154,7 @@ def _kinds(plan: Plan, stage: StagePlan) -> Iterator[list[Change]]:
     more = [n for n in microbatch_counts(stage.stage.training, shards) if n > now.grad_accum_steps]
     jump = _jump(stage, more)
     yield [replace(now, grad_accum_steps=n) for n in jump]
-    yield [replace(now, remat=remat) for remat in ("dots", "full") if now.remat == "none" or remat == "full"]
+    yield [replace(now, remat=remat) for remat in REMAT[REMAT.index(now.remat) + 1 :]]
     wider = [mesh for mesh in meshes(stage.config, devices, slices) if mesh.fsdp > stage.config.mesh.fsdp]
     yield [replace(now, mesh=mesh) for mesh in wider[:3:2]]
     if more and wider:

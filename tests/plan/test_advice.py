@@ -23,7 +23,7 @@ from bertjax.config import (
 from bertjax.model.attention.backends import WHOLE_ROWS
 from bertjax.parallel.mesh import make_mesh
 from bertjax.plan import answer
-from bertjax.plan.advice import advise, flags_for, meshes
+from bertjax.plan.advice import _kinds, advise, flags_for, meshes
 from bertjax.plan.answer import Answer
 from bertjax.plan.compiling import argument_sizes, compiler_flops
 from bertjax.plan.estimates import Plan, _with_rows_for_all, make_plan, mesh_on
@@ -128,6 +128,15 @@ def test_the_last_resort_gathers_weights_by_layer(too_large: Plan) -> None:
     assert flags == "--mesh.data -1 --mesh.fsdp 2 --execution.remat full --execution.gather layer"
     changed = override(RECIPE, flags.split(), "test")
     assert change.applied(RECIPE, stage.stage)[0].execution == changed.execution
+
+
+def test_given_settings_are_not_tried_again(too_large: Plan) -> None:
+    (stage,) = too_large.stages
+    change = _last_resorts(too_large, stage)[0]
+    config, changed = change.applied(RECIPE, stage.stage)
+    kinds = [*_kinds(replace(too_large, config=config), replace(stage, config=config, stage=changed))]
+    tried = [other for kind in kinds for other in kind]
+    assert tried and change not in tried and {other.gather for other in tried} == {"layer"}
 
 
 def test_devices_that_share_heads_may_share_tokens(too_large: Plan) -> None:
