@@ -103,15 +103,15 @@ def test_robertas_files_match_the_plain_algorithm(roberta, sentences):
 def test_robertas_files_match_transformers(roberta, real_data, sentences):
     transformers = pytest.importorskip("transformers", reason="needs transformers")
     theirs = transformers.RobertaTokenizer.from_pretrained(real_data / "vocab" / "roberta-base", add_prefix_space=True)
-    expected = theirs(sentences, add_special_tokens=False, verbose=False)["input_ids"]
-    assert ids_of(roberta, sentences) == expected
+    expected = theirs(sentences[::3], add_special_tokens=False, verbose=False)["input_ids"]
+    assert ids_of(roberta, sentences[::3]) == expected
 
 
 def test_trained_model_matches_the_plain_algorithm(sentences):
-    made = train_tokenizer("byte_bpe", count_for("byte_bpe", sentences[::4], AS_IT_IS), 4000, AS_IT_IS)
+    made = train_tokenizer("byte_bpe", count_for("byte_bpe", sentences[::16], AS_IT_IS), 2000, AS_IT_IS)
     plain = Plain(made)
-    assert made.vocab_size == 4000
-    assert ids_of(made, sentences[::3]) == [plain.encode(text) for text in sentences[::3]]
+    assert made.vocab_size == 2000
+    assert ids_of(made, sentences[::12]) == [plain.encode(text) for text in sentences[::12]]
 
 
 def test_decoding_restores_the_text(small):
