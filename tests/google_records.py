@@ -11,6 +11,8 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import NamedTuple
 
+from bertjax.storage.lean_import import import_tensorflow
+
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
@@ -102,7 +104,7 @@ def features(instance: Instance, vocabulary: list[str], length: int, most: int) 
 
 def serialized(made: dict[str, list]) -> bytes:
     """A tf.train.Example."""
-    import tensorflow as tf
+    tf = import_tensorflow(required=True)
 
     def feature(values: list) -> tf.train.Feature:
         if isinstance(values[0], float):
@@ -116,7 +118,7 @@ def serialized(made: dict[str, list]) -> bytes:
 
 def write_records(paths: list[Path], records: list[bytes]) -> None:
     """Write records in turn to the files; those that end in .gz are compressed."""
-    import tensorflow as tf
+    tf = import_tensorflow(required=True)
 
     writers = [tf.io.TFRecordWriter(str(path), "GZIP" if path.suffix == ".gz" else "") for path in paths]
     for number, record in enumerate(records):

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from bertjax.finetune.metrics.classification import accuracy, f1, matthews, pearson, spearman
 
-sklearn = pytest.importorskip("sklearn.metrics", reason="needs scikit-learn")
 scipy = pytest.importorskip("scipy.stats", reason="needs scipy")
 
 CLASSES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=60)
@@ -24,6 +23,7 @@ NUMBERS = st.lists(
 @settings(max_examples=40)
 @given(CLASSES)
 def test_classes(pairs: list[tuple[int, int]]) -> None:
+    sklearn = pytest.importorskip("sklearn.metrics", reason="needs scikit-learn")
     predicted, labels = (np.array(side) for side in zip(*pairs, strict=True))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

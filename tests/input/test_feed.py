@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -16,18 +17,21 @@ from test_batches import BATCH_SIZE, DATA, SPECIALS, digest, small_batches, two_
 import bertjax.input.feed
 from bertjax.input.batches import PairBatches
 from bertjax.input.feed import MOST_TOGETHER, Feed, make_dataset, open_feed
+from bertjax.storage.lean_import import import_tensorflow
 from bertjax.text.store.format import TokenStore
 from bertjax.text.store.writer import write_store
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import WordPiece
 
 ENGINES = ["tf.data", "threads"]
+TENSORFLOW = find_spec("tensorflow") is not None
+needs_tensorflow = pytest.mark.skipif(not TENSORFLOW, reason="TensorFlow has no wheel here")
 
 
 @pytest.fixture(autouse=True)
 def _tensorflow(request: pytest.FixtureRequest) -> None:
-    if "tf.data" in request.node.name:
-        pytest.importorskip("tensorflow", reason="TensorFlow has no wheel here")
+    if "tf.data" in request.node.name and not TENSORFLOW:
+        pytest.skip("TensorFlow has no wheel here")
 
 
 def feed(batches, engine: str, start: int = 0, stop: int = 2**62, threads: int = 2, rows=None) -> Feed:
@@ -89,8 +93,9 @@ def test_hosts_feed_their_rows(stream, engine: str, hosts: int) -> None:
     assert digest(joined) == digest(stream)
 
 
+@needs_tensorflow
 def test_dataset_is_a_tf_dataset_with_static_shapes(stream) -> None:
-    tf = pytest.importorskip("tensorflow", reason="TensorFlow has no wheel here")
+    tf = import_tensorflow(required=True)
     batches = small_batches()
     dataset = make_dataset(
         batches, start_step=3, global_batch_size=BATCH_SIZE, rows=np.array([5, 1, 2]), threads=2, stop_step=5
@@ -105,8 +110,8 @@ def test_dataset_is_a_tf_dataset_with_static_shapes(stream) -> None:
     assert dataset.options().autotune.enabled is False, "closing would wait for the sleep of its thread"
 
 
+@needs_tensorflow
 def test_an_installed_tensorflow_is_used() -> None:
-    pytest.importorskip("tensorflow", reason="TensorFlow has no wheel here")
     with feed(small_batches(), None) as fed:
         assert fed.engine == "tf.data"
 

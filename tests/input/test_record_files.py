@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from bertjax.storage.progress import no_progress
 from bertjax.text.corpus import Corpus
 from bertjax.text.sources.registry import parse_sources
 
-pytest.importorskip("tensorflow", reason="TensorFlow has no wheel here")
+pytestmark = pytest.mark.skipif(find_spec("tensorflow") is None, reason="TensorFlow has no wheel here")
 
 RECORDS = [np.random.default_rng(size).bytes(size) for size in (300, 1, 700, 64)]
 ENDS = np.cumsum([16 + len(record) for record in RECORDS])

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ from bertjax.text.extended_vocabulary import extend_vocabulary
 from bertjax.text.prepare import prepare as prepare_store
 from bertjax.text.trained_vocabulary import prepare_vocabulary
 
-tensorflow = pytest.importorskip("tensorflow", reason="TensorFlow has no wheel here")
+pytestmark = pytest.mark.skipif(find_spec("tensorflow") is None, reason="TensorFlow has no wheel here")
 
 LENGTH, MOST = 32, 5
 BATCH_SIZE = 8

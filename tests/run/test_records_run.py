@@ -6,6 +6,7 @@ import math
 import re
 import signal
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,10 @@ from tiny_runs import RECIPE, digests, finish, stop_after
 from bertjax.__main__ import main
 from bertjax.run.telemetry import read_metrics
 
-pytest.importorskip("tensorflow", reason="TensorFlow has no wheel here")
-pytestmark = pytest.mark.long  # the suite has the batches, in tests/input
+pytestmark = [
+    pytest.mark.skipif(find_spec("tensorflow") is None, reason="TensorFlow has no wheel here"),
+    pytest.mark.long,  # the suite has the batches, in tests/input
+]
 
 STAGE = "StageConfig(start=40, sequence_length=24, max_predictions=4, global_batch_size=8)"
 
