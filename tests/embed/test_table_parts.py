@@ -28,7 +28,6 @@ ROWS = [{"id": number, "text": f"The museum {'of drawings ' * (number % 7)}opene
 HOST = """
 import sys, time
 from bertjax.pipeline import table_parts
-from bertjax.pipeline.predicting import predict_tables
 table_parts._SMALLEST, table_parts._WAIT_SECONDS = 200, 0.02
 def annotate(rows):
     time.sleep(0.02)

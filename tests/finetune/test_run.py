@@ -81,31 +81,25 @@ def test_patience_stops_and_keeps_the_best(start: Start, tmp_path: Path) -> None
     assert load_run(result.directory).step == best
 
 
-def test_finished_run_is_not_repeated(start: Start, tmp_path: Path) -> None:
-    config = small_config("classification", start, write_classes(tmp_path / "data"), tmp_path / "run", epochs=1)
+def test_finished_run_is_not_repeated_but_evaluated(start: Start, tmp_path: Path) -> None:
+    data = write_classes(tmp_path / "data", train=48)
+    config = small_config("classification", start, data, tmp_path / "run", epochs=1)
     first, said = run(config, start), list[str]()
-    before = (tmp_path / "run" / "results.json").read_bytes()
+    results = tmp_path / "run" / "results.json"
+    before, logged = results.read_bytes(), (tmp_path / "run" / METRICS_FILE).read_bytes()
     told = json.loads(before)
     assert told["result"]["figures"] == first.figures
     assert told["metadata"]["config"]["task"]["labels"] == ["blue", "green", "red"]
     assert first.baselines["baseline/accuracy"] == max(first.baselines.values())
     assert run(config, start, said) == first
-    assert said == [f"{config.run_dir}: finished before"] and (tmp_path / "run" / "results.json").read_bytes() == before
+    assert said == [f"{config.run_dir}: finished before"] and results.read_bytes() == before
     other = replace(config, optimizer=replace(config.optimizer, learning_rate=1e-3))
     with pytest.raises(ValueError, match=r"optimizer.learning_rate: checkpoint has 0.002, config has 0.001"):
         run(other, start)
-    write_classes(tmp_path / "data", train=80)
-    with pytest.raises(ValueError, match="the data changed since this run began"):
-        run(config, start)
 
-
-def test_finished_run_is_evaluated_on_changed_data(start: Start, tmp_path: Path) -> None:
-    data = write_classes(tmp_path / "data", train=48)
-    config = small_config("classification", start, data, tmp_path / "run", epochs=1)
-    first = run(config, start)
-    logged = (tmp_path / "run" / METRICS_FILE).read_bytes()
+    # Other evaluation data: the model is evaluated again, and not trained.
     shutil.copy(data / "dev.tsv", data / "test.tsv")
-    said: list[str] = []
+    said = []
     with alone() as processes:
         again = finetune(config, start, content_of(config, start), processes, said.append)
         assert processes.progress().units == 4, "each batch is one that all begin together, or none"
@@ -117,10 +111,16 @@ def test_finished_run_is_evaluated_on_changed_data(start: Start, tmp_path: Path)
     dev, test = ((tmp_path / "run" / name).read_bytes() for name in again.predictions)
     assert again.predictions == ("predictions/dev.tsv", "predictions/test.tsv") and dev == test
     assert run(config, start, said) == again and said[1:] == [f"{config.run_dir}: finished before"]
-    results = tmp_path / "run" / "results.json"
-    results.write_text(results.read_text().replace(f'"step": {first.step}', '"step": 2'))
+    written = results.read_text()
+    results.write_text(written.replace(f'"step": {first.step}', '"step": 2'))
     shutil.copy(data / "train.tsv", data / "test.tsv")
     with pytest.raises(ValueError, match=rf"its results are of step 2 and its weights of step {first.step}; finish"):
+        run(config, start)
+
+    # Other training data.
+    results.write_text(written)
+    write_classes(data, train=80)
+    with pytest.raises(ValueError, match="the data changed since this run began"):
         run(config, start)
 
 

@@ -31,7 +31,7 @@ def alone(model: TrainedModel, query: str, passage: str) -> float:
     return float(1 / (1 + np.exp(-network.sequence_logits(hidden, jnp.array([[0]]))[0, 0, 0])))
 
 
-@pytest.mark.parametrize("at_once", [2, 512])
+@pytest.mark.parametrize("at_once", [2, pytest.param(512, marks=pytest.mark.long)])
 def test_rerank_scores_equal_pairs_alone(tmp_path, monkeypatch, at_once):
     monkeypatch.setattr(retrieval, "_PAIRS", at_once)
     model = fine_tuned_model(tmp_path, "relevance")

@@ -38,6 +38,8 @@ from bertjax.tokenization.wordpiece import SPECIAL_TOKENS
 pytestmark = pytest.mark.run
 
 _UNIT_BYTES = 1300
+# The suite has the server where requests of s3fs matter: whole stores, ranges, kills, and what its errors look like.
+in_memory = pytest.mark.parametrize("bucket", ["memory", pytest.param("s3", marks=pytest.mark.long)], indirect=True)
 
 
 @pytest.fixture
@@ -85,11 +87,14 @@ def test_remote_store_equals_the_local_one(data, bucket, tmp_path):
     assert remote_content(prepare(changed(asked, root=f"{bucket}/other"))) == expected
 
 
-def test_same_from_processes_and_shards(data, s3):
+@pytest.mark.long  # the suite has processes in tests/text/test_prepare.py, and remote shards below
+def test_same_from_processes(data, s3):
+    assert remote_content(prepare(moved(data, s3, workers=2))) == content(prepare(data))
+
+
+def test_same_from_shards(data, s3):
     expected = content(prepare(data))
-    there = moved(data, s3)
-    assert remote_content(prepare(changed(there, workers=2))) == expected
-    shared = changed(there, root=f"{s3}/shared")
+    shared = moved(data, s3)
     for index in (1, 0):
         done, units = prepare_share(shared, index, 2)
     assert done == units and not remote.remote_files(f"{shared.root}/store-*/manifest.json")
@@ -98,7 +103,7 @@ def test_same_from_processes_and_shards(data, s3):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("apache_beam") is None, reason="needs Apache Beam")
-@pytest.mark.parametrize("bucket", ["memory", pytest.param("s3", marks=pytest.mark.long)], indirect=True)
+@in_memory
 def test_same_from_beam(data, bucket):
     expected = content(prepare(changed(data, vocab="", vocab_size=60)))
     there = moved(data, bucket, vocab="", vocab_size=60)
@@ -147,6 +152,7 @@ def test_killed_prepare_continues(data, s3, tmp_path, monkeypatch):
     assert len(made) == len(Corpus.of(there).units) - finished
 
 
+@in_memory
 def test_storage_failure_keeps_finished_work(data, bucket, monkeypatch):
     expected = content(prepare(data))
     there = moved(data, bucket)
@@ -166,6 +172,7 @@ def test_storage_failure_keeps_finished_work(data, bucket, monkeypatch):
     assert remote_content(prepare(there)) == expected
 
 
+@in_memory
 def test_bad_text_costs_no_finished_unit(data, bucket):
     there = moved(data, bucket)
     (RemotePath(f"{bucket}/text") / "11.txt").write_bytes(b"ELF\x00\xff\xfe\x80" * 99)
@@ -175,6 +182,7 @@ def test_bad_text_costs_no_finished_unit(data, bucket):
     assert not remote.remote_files(f"{there.root}/store-*/manifest.json")
 
 
+@in_memory
 def test_file_that_changes_meanwhile(data, bucket, monkeypatch):
     there = moved(data, bucket)
     path = RemotePath(f"{bucket}/text/00.txt")
@@ -253,7 +261,7 @@ def test_parquet_fetches_the_bytes_of_its_column(tmp_path, bucket, monkeypatch):
     assert len(parts) > 4 and sum(fetched) < 1.1 * column
 
 
-@pytest.mark.parametrize("bucket", ["memory", pytest.param("s3", marks=pytest.mark.long)], indirect=True)
+@in_memory
 def test_multistream_dump_is_read_in_spans(tmp_path, bucket, monkeypatch):
     monkeypatch.setattr(corpus, "UNIT_BYTES", 30_000)
     (tmp_path / "dump").mkdir()
@@ -361,6 +369,7 @@ def test_remote_store_is_read_from_a_copy(data, bucket, tmp_path):
     assert open_store(data).path == here.path
 
 
+@in_memory
 def test_interrupted_copy_continues(store, tmp_path, monkeypatch):
     told, files = [], file_records(read_manifest(store))
     with monkeypatch.context() as interrupted:
@@ -374,6 +383,7 @@ def test_interrupted_copy_continues(store, tmp_path, monkeypatch):
     assert sorted([*before, *after]) == sorted((file["name"], 0) for file in files), "each block once"
 
 
+@in_memory
 def test_damaged_remote_file_is_named(store, tmp_path):
     damaged = store / "train-00002.tokens"
     whole = bytearray(damaged.read_bytes())
