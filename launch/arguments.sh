@@ -170,7 +170,7 @@ host_environment() {
 }
 
 # extras_for cuda: the extras for a platform, for the storage in the overrides, for models and data of the Hugging Face
-# Hub there or in the recipe, and from --extras, such as [cuda,gcs]
+# Hub and for Chinese words there or in the recipe, and from --extras, such as [cuda,gcs]
 extras_for() {
   local names=$1 recipe=${pretrain[0]%%:*}
   [[ $recipe == *[./]* ]] || recipe=configs/$recipe.py
@@ -180,6 +180,9 @@ extras_for() {
     names+=,hf,parquet
   elif [[ " ${pretrain[*]}" == *[\ =]parquet:* ]]; then
     names+=,parquet
+  fi
+  if [[ " ${pretrain[*]}" == *segmenter[\ =]jieba* || (-f $recipe && $(<"$recipe") == *'segmenter="jieba"'*) ]]; then
+    names+=,chinese
   fi
   names+=${extras:+,$extras}
   printf '[%s]' "${names#,}"

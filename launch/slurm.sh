@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # Pretrains on GPU nodes of a Slurm cluster, one process a node. Run it on a login node, in a folder shared by all nodes.
 #   ./launch/slurm.sh --nodes 2 --gpus 8 configs/bert_base.py --data.sources 'text:corpus/*.txt' --data.vocab vocab.txt
-# Options, before the recipe: --name bert, --nodes 1, --gpus 8 and --cpus 64 of each node, --time 24:00:00,
+# Options, before the recipe: --name bert, --nodes 1, --gpus 8 and --cpus (8 a GPU) of each node, --time 24:00:00,
 # --partition P, --account A, --dry-run prints the batch script.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh
 source launch/arguments.sh
 
-name=bert nodes=1 gpus=8 cpus=64 time=24:00:00 partition='' account=''
+name=bert nodes=1 gpus=8 cpus='' time=24:00:00 partition='' account=''
 read_arguments 'name nodes gpus cpus time partition account' '' "$@"
 needs_recipe
+: "${cpus:=$((8 * gpus))}"
 
 # Two minutes before the time limit, and at a preemption, Slurm sends SIGTERM to the processes: they save and exit with
 # 75, and this script requeues the job. Slurm itself requeues it after a node failure. --requeue allows both.

@@ -176,12 +176,20 @@ def test_hosts_get_the_requested_extras(name: str, output: str, launch: Launch) 
         (["configs/domain.py:biobert-1.1"], "tpu,gcs,hf,parquet"),
         ([BASE, "--data.sources", "parquet:gs://bucket/*.parquet"], "tpu,gcs,parquet"),
         (["protein_mini", "--data.sources", "generated_proteins:20000"], "tpu,gcs"),
+        (["macbert"], "tpu,gcs,chinese"),
+        ([BASE, "--data.segmenter", "jieba"], "tpu,gcs,chinese"),
     ],
 )
 def test_hosts_get_the_extras_of_models_and_data(words: list[str], extras: str, launch: Launch) -> None:
     bucket = ["--run-dir", "gs://bucket/runs/bert", "--data.root", "gs://bucket/data"]
     done = launch("tpu_vm.sh", "--dry-run", "--zone", "z", "--type", "v5p-8", *words, *bucket)
     assert f"run.sh '[{extras}]' " in done.stdout, done
+
+
+def test_slurm_asks_for_eight_cores_a_gpu(launch: Launch) -> None:
+    script = launch("slurm.sh", "--dry-run", "--gpus", "2", BASE, *TEXT).stdout
+    assert "\n#SBATCH --cpus-per-task=16\n" in script
+    assert "srun --cpus-per-task=16 " in script
 
 
 @pytest.mark.parametrize(
