@@ -210,6 +210,13 @@ class Side:
         self.process.join()
 
 
+def write_work(work: Work, path: Path, *, keeps_memory: bool = False) -> None:
+    """Write what their_keras.py reads: the arrays of the batch, the sizes of the network, and settings."""
+    sizes = {f"size_{name}": value for name, value in vars(work.model).items() if type(value) is int}
+    settings = {"dropout": work.model.hidden_dropout_prob, "bfloat16": work.execution.dtype == "bfloat16"}
+    np.savez(path, **work.batch(), **sizes, **settings, keeps_memory=keeps_memory)
+
+
 class KerasSide(Side):
     """KerasHub on jax, in an interpreter of its own, in which it is installed; with our allocator settings or without.
 
@@ -217,16 +224,13 @@ class KerasSide(Side):
     """
 
     def __init__(self, python: str, work: Work, *, keeps_memory: bool) -> None:
-        model, batch = work.model, work.batch()
-        if model.family != "bert" or work.objectives != ("mlm", "nsp"):
-            raise ValueError(f"KerasHub is compared with BERT for MLM and NSP, not with {model.family}")
+        if work.model.family != "bert" or work.objectives != ("mlm", "nsp"):
+            raise ValueError(f"KerasHub is compared with BERT for MLM and NSP, not with {work.model.family}")
         wanted = "import keras_hub, jax"
         if subprocess.run([python, "-c", wanted], capture_output=True, check=False).returncode:
             raise ValueError(f"{python} cannot `{wanted}`; install them there: {python} -m pip install keras-hub jax")
         self._folder = tempfile.TemporaryDirectory(prefix="bertjax-keras-")
-        sizes = {f"size_{name}": value for name, value in vars(model).items() if type(value) is int}
-        settings = {"dropout": model.hidden_dropout_prob, "bfloat16": work.execution.dtype == "bfloat16"}
-        np.savez(f"{self._folder.name}/work.npz", **batch, **sizes, **settings, keeps_memory=keeps_memory)
+        write_work(work, Path(self._folder.name, "work.npz"), keeps_memory=keeps_memory)
         environment = os.environ | (_KEPT if keeps_memory else {}) | {"KERAS_HOME": self._folder.name}
         script = str(Path(__file__).with_name("their_keras.py"))
         self.program = subprocess.Popen(

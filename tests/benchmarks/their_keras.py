@@ -1,15 +1,17 @@
 """KerasHub's side of a benchmark of the train step: a BERT for MLM and NSP on the backend jax.
 
-    PYTHON tests/benchmarks/their_keras.py WORK.npz
+    PYTHON tests/benchmarks/their_keras.py WORK.npz [TOPOLOGY]
 
 Runs in an interpreter of its own, in which `keras-hub` and jax are installed (`python -m venv keras` and
 `keras/bin/pip install keras-hub jax`), and imports nothing of bertjax. WORK.npz has the arrays of a batch and the sizes
 of the network. Prints a line when the step has compiled, and then, for each number of steps that it reads, a line with
-their seconds.
+their seconds. With TOPOLOGY, such as v5e:1x1, it compiles the step for that TPU instead, which need not be there, and
+prints a line of JSON: the memory of its temporaries and the program's text.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -21,6 +23,7 @@ import jax
 import keras
 import keras_hub
 import numpy as np
+from jax.experimental import topologies
 
 
 def network(sizes: dict[str, int], dropout: float, length: int, predictions: int) -> keras.Model:
@@ -58,6 +61,19 @@ def network(sizes: dict[str, int], dropout: float, length: int, predictions: int
     return model
 
 
+def compile_for(topology: str, model: keras.Model, data: tuple) -> dict[str, object]:
+    """Compile the step for one chip of a TPU, with the state's memory reused, as Keras' trainer does."""
+    model._symbolic_build(data_batch=data)
+    described = topologies.get_topology_desc(topology, "tpu", chips_per_host_bounds=(1, 1, 1))
+    place = jax.sharding.SingleDeviceSharding(described.devices[0])
+    state = model._get_jax_state(
+        trainable_variables=True, non_trainable_variables=True, optimizer_variables=True, metrics_variables=True
+    )
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), x.dtype, sharding=place), (state, data))
+    compiled = jax.jit(model.train_step, donate_argnums=0).lower(*shapes).compile()
+    return {"temporaries": compiled.memory_analysis().temp_size_in_bytes, "text": compiled.as_text()}
+
+
 def main() -> None:
     """Compile the step, then take as many as are asked for."""
     work = dict(np.load(sys.argv[1]))
@@ -75,6 +91,10 @@ def main() -> None:
     }
     y = {"tokens": work["mlm_labels"], "pairs": work["pair_labels"][:, 0]}
     weights = {"tokens": work["mlm_weights"], "pairs": np.ones(rows, np.float32)}
+
+    if len(sys.argv) > 2:
+        print(json.dumps(compile_for(sys.argv[2], model, (x, y, weights))))
+        return
 
     def run(count: int) -> None:
         for _ in range(count):
