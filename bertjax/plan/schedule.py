@@ -2,7 +2,8 @@
 
 libtpu writes the instruction bundles of each fusion and kernel into the folder that `planning_environment` names. A
 core issues one bundle a cycle. XLA's own `estimated_cycles` are two to five times the bundles for element-wise bfloat16
-and stand in only where there are none.
+and stand in only where there are none. Work on a SparseCore, such as a scatter on v5p, has neither and counts by its
+bytes.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ _PIPELINED = "/* iteration index, stage = 1 */"
 _FILL = 2  # iterations of a pipelined loop that only copy: the first loads, the last stores
 _FILE = re.compile(r"\d+-(.+)-0\d-final_bundles\.txt")
 _ESTIMATE = re.compile(r'"estimated_cycles":"(\d+)"')
+_NO_ESTIMATE = (1 << 63) - 1  # what the compiler writes of an instruction that its cost model does not know
 _SCRATCH = re.compile(r'"used_scoped_memory_configs":\[{[^]]*?"size":"(\d+)"')
 _BESIDE = ("-start", "-done", "-update")  # asynchronous
 _EXCHANGE = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
@@ -102,8 +104,9 @@ def schedule_time(module: Module, cycles: dict[str, int], chip: Chip) -> Schedul
             if instruction.opcode.startswith(_EXCHANGE) or instruction.opcode.endswith(_BESIDE):
                 continue
             count, estimated = cycles.get(instruction.name, known.get(_signature(instruction, program))), False
-            if count is None and (estimate := _ESTIMATE.search(instruction.attributes)):
-                count, estimated = int(estimate[1]), True
+            if count is None and (found := _ESTIMATE.search(instruction.attributes)):
+                estimate = int(found[1])
+                count, estimated = (estimate, True) if estimate != _NO_ESTIMATE else (0, False)
             moving = instruction_traffic(instruction, program, module) / chip.memory_bandwidth
             spent = times * max((count or 0) / clock, moving)
             seconds += spent

@@ -67,6 +67,13 @@ def test_an_instruction_takes_the_longer_of_bundles_and_bytes(cycles: int, fusio
     assert schedule_time(parse(PROGRAM), {}, CHIPS["tpu7x"]) is None
 
 
+def test_an_instruction_without_estimate_takes_the_time_of_its_bytes() -> None:
+    unknown = PROGRAM.replace('"3000000"', f'"{2**63 - 1}"')
+    found = schedule_time(parse(unknown), {"loop_fusion.1": 0}, CHIPS["v5p"])
+    assert found is not None and found.modelled == 0
+    assert found.seconds == pytest.approx(3 * 8 * 1024 * 1024 / 2.765e12, rel=1e-3)
+
+
 KERNELS = """
 ENTRY %main (a: f32[8,8]) -> f32[8,8] {
   %a = f32[8,8]{1,0} parameter(0)
