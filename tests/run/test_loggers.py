@@ -76,29 +76,39 @@ def run_config(folder: Path, corpus: Path, steps: int, log: tuple[str, ...]) -> 
     )
 
 
-@pytest.fixture(scope="module")
-def logged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[Told], str]]:
-    """A folder with a run of 4 steps that was resumed for 4 more, what callbacks were told, and MLflow's URI."""
-    pytest.importorskip("wandb", reason="needs wandb: pip install 'bertjax[wandb]'")
-    pytest.importorskip("mlflow", reason="needs mlflow: pip install 'bertjax[mlflow]'")
-    folder = tmp_path_factory.mktemp("logged")
-    corpus, uri = write_corpus(folder / "corpus.txt", 60), (folder / "mlflow").as_uri()
-    told = []
-    with pytest.MonkeyPatch.context() as environment:
-        for name, value in {
-            "WANDB_MODE": "offline",
-            "WANDB_PROJECT": "novels",
-            "MLFLOW_TRACKING_URI": uri,
-            "MLFLOW_ALLOW_FILE_STORE": "true",  # making the tables of a database takes it seven seconds
-            "MLFLOW_EXPERIMENT_NAME": "novels",
-            "MLFLOW_DISABLE_TELEMETRY": "true",
-        }.items():
-            environment.setenv(name, value)
+def train_twice(folder: Path, log: tuple[str, ...], environment: dict[str, str]) -> list[Told]:
+    """Train 4 steps and resume for 4 more, in `folder/run`. Returns what the callbacks of both saw."""
+    corpus, told = write_corpus(folder / "corpus.txt", 60), []
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
         for steps in STEPS:
-            config = preflight(run_config(folder, corpus, steps, ("tensorboard", "wandb", "mlflow")))
+            config = preflight(run_config(folder, corpus, steps, log))
             told.append(Told())
             train_job(assemble(config, open_data(config, no_progress)), lambda line: None, callbacks=[told[-1]])
-        yield folder / "run", told, uri
+    return told
+
+
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Told]]:
+    """A run that logged to wandb, and what callbacks were told."""
+    pytest.importorskip("wandb", reason="needs wandb: pip install 'bertjax[wandb]'")
+    folder = tmp_path_factory.mktemp("logged")
+    told = train_twice(folder, ("tensorboard", "wandb"), {"WANDB_MODE": "offline", "WANDB_PROJECT": "novels"})
+    return folder / "run", told
+
+
+@pytest.fixture(scope="module")
+def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder whose `mlflow` is the tracking server of this process."""
+    pytest.importorskip("mlflow", reason="needs mlflow: pip install 'bertjax[mlflow]'")
+    folder = tmp_path_factory.mktemp("mlflow")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", (folder / "mlflow").as_uri())
+        patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # making the tables of a database takes it seven seconds
+        patch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+        patch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
+        yield folder
 
 
 def logged_steps(run: Path, metric: str) -> dict[int, float]:
@@ -106,12 +116,13 @@ def logged_steps(run: Path, metric: str) -> dict[int, float]:
     return dict(zip(steps, values, strict=True))
 
 
-@pytest.mark.long  # its import takes ten seconds; the suite has TensorBoard's
-def test_mlflow_gets_name_config_and_every_figure(logged):
+# Importing MLflow takes ten seconds.
+@pytest.mark.long
+def test_mlflow_gets_name_config_and_every_figure(mlflow_server):
     from mlflow import MlflowClient
 
-    run, _, uri = logged
-    client = MlflowClient(uri)
+    train_twice(mlflow_server, ("tensorboard", "mlflow"), {"MLFLOW_EXPERIMENT_NAME": "novels"})
+    run, client = mlflow_server / "run", MlflowClient()
     (found,) = client.search_runs([client.get_experiment_by_name("novels").experiment_id])
     assert found.info.run_id == logged_id(run, "mlflow")
     assert (found.info.run_name, found.info.status) == ("tiny", "FINISHED")
@@ -143,7 +154,7 @@ def wandb_records(path: Path) -> Iterator[object]:
 
 
 def test_wandb_gets_name_config_and_every_figure(logged):
-    run, _, _ = logged
+    run, _ = logged
     identity = logged_id(run, "wandb")
     files = sorted((run / "wandb").glob(f"offline-run-*/run-{identity}.wandb"))
     assert len(files) == len(list((run / "wandb").glob("offline-run-*"))) == len(STEPS)
@@ -164,7 +175,7 @@ def test_wandb_gets_name_config_and_every_figure(logged):
 
 
 def test_callbacks_are_called_in_order_with_floats(logged):
-    run, (first, second), _ = logged
+    run, (first, second) = logged
     assert first.of("start") == [(0, 4, "tiny")] and second.of("start") == [(4, 8, "tiny")]
     assert [step for (step,) in first.of("step") + second.of("step")] == list(range(1, 9))
     for told in (first, second):
@@ -237,11 +248,8 @@ def test_wandb_without_a_key_is_refused_before_anything_is_done(monkeypatch, tmp
         preflight(replace(Config(), log=("wandb",)))
 
 
-def test_experiment_is_named_by_its_id_too(logged, monkeypatch, tmp_path):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", logged[2])
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
-    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+@pytest.mark.long
+def test_experiment_is_named_by_its_id_too(mlflow_server, monkeypatch, tmp_path):
     from mlflow import MlflowClient
 
     client = MlflowClient()
@@ -251,21 +259,19 @@ def test_experiment_is_named_by_its_id_too(logged, monkeypatch, tmp_path):
     assert client.get_experiment(experiment).name == "of a team"
 
 
-def test_unknown_run_of_the_tracking_server_is_refused(logged, monkeypatch, tmp_path):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", logged[2])
-    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+@pytest.mark.long
+def test_unknown_run_of_the_tracking_server_is_refused(mlflow_server, tmp_path):
     remember_id(tmp_path, "mlflow", "f" * 32)
     run = loggers.logged_run(Config())
     with pytest.raises(ValueError, match=r"MLFLOW_TRACKING_URI=file.*f{32}' not found; set the URI"):
         loggers.LOGGERS["mlflow"].open(run, tmp_path, 4)
 
 
-def test_failing_tracking_server_is_reported_once(logged, monkeypatch, tmp_path, capsys):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", logged[2])
-    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
-    writer = loggers.LOGGERS["mlflow"].open(loggers.logged_run(Config()), tmp_path, 0)
+@pytest.mark.long
+def test_failing_tracking_server_is_reported_once(mlflow_server, tmp_path, capsys):
     from mlflow import MlflowClient
 
+    writer = loggers.LOGGERS["mlflow"].open(loggers.logged_run(Config()), tmp_path, 0)
     MlflowClient().delete_run(logged_id(tmp_path, "mlflow"))
     for step in (1, 2):
         writer.write(step, {"train/mlm_loss": 1.0})
