@@ -133,6 +133,7 @@ def test_fetch_downloads_the_shards_of_an_index(folder, hub, do, tmp_path):
     assert shard in hub.downloaded() and "model-unlisted.safetensors" not in hub.downloaded()
 
 
+@pytest.mark.long  # the suite loads a model of the Hub, and imports a folder in test_import.py
 def test_a_model_of_the_hub_becomes_a_run(folder, hub, do, tmp_path):
     commit = hub.add("novels", folder / "exported")
     code, said = do("import", "hf:novels@main")

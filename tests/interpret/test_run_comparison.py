@@ -214,6 +214,7 @@ def test_compare_rejects_changed_data_files(tuned: Path) -> None:
         dev.write_text(whole)
 
 
+@pytest.mark.long  # the suite compares pretraining runs
 def test_compare_rejects_other_predictions(tuned: Path, runs: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"runs of several kinds: .*one \(pretraining\), .*much \(sequence\)"):
         compare_runs([str(runs / "one"), str(tuned / "much")], 0, no_progress)

@@ -66,6 +66,7 @@ def bench(capsys: pytest.CaptureFixture, folder: Path, *arguments: str) -> tuple
     return capsys.readouterr().out, json.loads((folder / "bench.json").read_text())
 
 
+@pytest.mark.long
 def test_figures_belong_together(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
     said, written = bench(capsys, tmp_path)
     assert "the recipe names no data.sources" in said and "random tokens" in said
