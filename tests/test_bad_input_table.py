@@ -335,6 +335,7 @@ ROWS: list[tuple[list[str], list[str]]] = [
     ([*TUNE, "--seeds", "0"], ["--seeds 0: give 1 or more"]),
     ([*TUNE, "--epochs", "-1"], ["--epochs", "-1.0; give a number above 0"]),
     ([*TUNE, "--learning-rate", "fast"], ["--learning-rate: 'fast' is not a number"]),
+    ([*TUNE, "--mesh.length", "2"], ["mesh.length=2: fine-tuning does not split rows; set it to 1"]),
     ([*TUNE, "--max-length", "4000"], ["data.sequence_length=4000", "shorten the rows"]),
     ([*TUNE, "--labels", "good", "fair"], ["reviews.csv:2: label 'bad' is not one of good, fair"]),
     ([*TUNE, "--optimizer.beta3", "1"], ["--optimizer.beta3", "Perhaps you meant", "--optimizer.beta1"]),

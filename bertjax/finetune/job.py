@@ -87,6 +87,8 @@ def check_before_data(config: FinetuneConfig, kind: Kind) -> None:
             "training.grad_accum_steps='auto' is of pretraining, whose rows are all of one length; give the number of "
             "microbatches of a fine-tuning step"
         )
+    if (parts := config.mesh.length) != 1:
+        raise ValueError(f"mesh.length={parts}: fine-tuning does not split rows; set it to 1")
     headed = kind.headed(model, 1, model.features, model.lstm_size)
     check_head(headed)
     validate(
@@ -143,8 +145,6 @@ def assemble_task(
     laid_out = replace(config, model=for_sequences(config.model, length))
     (stage,) = make_stages(laid_out)
     mesh = make_mesh(config.mesh)
-    if config.mesh.length != 1:
-        raise ValueError(f"mesh.length={config.mesh.length}: fine-tuning does not split rows; set mesh.length=1")
     check_redundancy(config, mesh)
     check_divisible(mesh, config.model, stage.training, padded_vocab_size(config.model))
     kind = content.kind
