@@ -18,13 +18,14 @@ import pytest
 from covering import covering_rows
 from generated_corpus import write_corpus
 from small_training import Training
-from test_step import IN_CHUNKS, MESHES, MODEL, OPTIMIZER, batches
+from test_step import IN_CHUNKS, LENGTH, MESHES, MODEL, OPTIMIZER, batches
 from their_families import SIZES, small
 from tiny_runs import command, digests, finish, stop_after, write_recipe
 
 from bertjax.config import MeshConfig
 from bertjax.convert.compare import compare_with_transformers
 from bertjax.families.registry import FAMILIES, get_family
+from bertjax.parallel.sharding import check_rows_split
 from bertjax.run.run_directory import load_run
 from bertjax.run.telemetry import curves, read_metrics
 from bertjax.training.objectives import choose
@@ -34,8 +35,10 @@ from bertjax.training.objectives import choose
 pytestmark = pytest.mark.long
 
 STEPS = 240
-# Every two values together.
-ON_MESHES = {"family": tuple(FAMILIES), "mesh": tuple(MESHES), "content": ("packed", "dropout")}
+ALL_MESHES = MESHES | {"fsdp=2,length=4": MeshConfig(1, 2, 1, length=4)}
+OF_WHOLE_ROWS = {"bigbird", "deberta-v2", "longformer", "mpnet"}
+# Every two values together; copies of the weights, data=8, are on the second mesh too.
+ON_MESHES = {"family": tuple(FAMILIES), "mesh": tuple(ALL_MESHES)[1:], "content": ("packed", "dropout")}
 OF_ROBERTA = (
     *("--model.pooler", "none", "--model.type-vocab-size", "1", "--model.layer-norm-eps", "1e-5"),
     *("--training.objectives", "mlm", "--data.rows", "doc_sentences", "--data.packing", "pairs"),
@@ -380,10 +383,16 @@ def single_losses(family: str, dropout_seed: int | None) -> np.ndarray:
 def test_families_train_equally_on_a_mesh(family: str, mesh: str, content: str) -> None:
     if content == "packed":
         execution = replace(IN_CHUNKS, remat="dots", scan_unroll=2)
-        training = training_of(family, MESHES[mesh], execution=execution, accumulate=2)
-        losses = training.losses(map(in_twos, batches_of(family)))
+        training = training_of(family, ALL_MESHES[mesh], execution=execution, accumulate=2)
+        seen = map(in_twos, batches_of(family))
     else:
-        losses = training_of(family, MESHES[mesh], accumulate=2, dropout_seed=3).losses(batches_of(family))
+        training = training_of(family, ALL_MESHES[mesh], accumulate=2, dropout_seed=3)
+        seen = batches_of(family)
+    if "length" in mesh and family in OF_WHOLE_ROWS:
+        with pytest.raises(ValueError, match="needs whole rows and excludes"):
+            check_rows_split(training.mesh, training.blueprint.model, 2 * LENGTH)
+        return
+    losses = training.losses(seen)
     np.testing.assert_allclose(losses, single_losses(family, None if content == "packed" else 3), rtol=1e-5)
 
 
