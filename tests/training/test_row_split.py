@@ -140,12 +140,6 @@ def test_every_objective_is_learned_from_split_rows() -> None:
     assert {name for learned in LEARNED.values() for name in learned.objectives} == {*OBJECTIVES}
 
 
-@pytest.mark.parametrize("name", ["taught", *[pytest.param(name, marks=LONG) for name in list(LEARNED)[1:]]])
-def test_figures_of_split_rows_are_those_of_whole_ones(name: str) -> None:
-    split = held_out_figures(learning_on(MESHES[LEARNED[name].mesh], name))
-    assert split == pytest.approx(held_out_figures(learning_on(MeshConfig(1, 1, 1), name)), rel=1e-6)
-
-
 @LONG
 @pytest.mark.parametrize("name", LEARNED)
 def test_objectives_are_learned_as_on_one_device(name: str) -> None:
