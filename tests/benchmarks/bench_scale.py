@@ -5,9 +5,10 @@ python tests/benchmarks/bench_scale.py
 Makes stores of made-up text, whose parts of 125 M tokens are hard links to one: 0.3 GB on disk for any size. A fresh
 process then starts a run on each, up to the first batch of every stage of the ModernBERT recipe, as a host that reads
 64 rows of 1,024 tokens or 16 of 8,192 of a store that it has not read before, and the last store once more as the host
-of one of 256 lanes. Seconds are the processor's. Then a host of four reads a window of the third store through a local
-copy, as from object storage, and its requests are counted. Ends with the growth from the second to the third size and
-on to the largest. Stores that are there already are used with --stores.
+of one of 256 lanes. Seconds are the processor's. Then a host of 4 reads two windows of the third store, and each of 256
+hosts its share of an epoch, through a local copy as from object storage; and the last store is opened through a copy,
+twice. Ends with the growth from the second to the third size and on to the largest. Stores that are there already are
+used with --stores.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import sys
 import tempfile
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +32,7 @@ from bertjax.input.training_data import StoredText
 from bertjax.input.windows import WINDOW_TOKENS, Lane, Windows
 from bertjax.storage.remote import read_range
 from bertjax.text.store import blocks
-from bertjax.text.store.format import TokenStore
+from bertjax.text.store.format import SplitView, TokenStore
 from bertjax.text.store.local_copy import open_near
 from bertjax.text.store.manifest import SPLITS, shard_files
 from bertjax.text.store.writer import ShardWriter, finish_store, publish_store
@@ -145,30 +147,52 @@ def first_batch(store: TokenStore, stage: Stage, lanes: int) -> tuple[float, int
     return time.process_time() - began, _anonymous_bytes()
 
 
-def measure_reads(path: Path, near: Path) -> dict[str, float]:
-    """What a host of a quarter of a store fetches of it, by a copy in the folder `near`."""
+def measure_reads(path: Path) -> dict[str, float]:
+    """What a host of 4 and each of 256 fetch of a store in an epoch, each by a local copy of its own."""
     fetched: list[int] = []
 
     def counted(source: Path, start: int, stop: int) -> bytes:
         fetched.append(stop - start)
         return read_range(source, start, stop)
 
+    def host_bytes(lane: Lane, most_windows: int) -> tuple[int, int, int]:
+        """Bytes that are fetched and used, and tokens."""
+        fetched.clear()
+        used = tokens = 0
+        with tempfile.TemporaryDirectory(prefix="bertjax-scale-") as near:
+            windows = Windows(open_near(path, near).split("train"), None, 0, WINDOW_TOKENS, lane)
+            for number in range(min(windows.count, most_windows)):
+                text = windows.get(number).text
+                assert isinstance(text, SplitView)
+                text.verify_tokens()
+                tokens += text.num_tokens
+                used += 2 * text.num_tokens + 8 * (len(text.sentence_offsets) + len(text.document_offsets))
+        return sum(fetched), used, tokens
+
     blocks.read_range = counted
-    split = open_near(path, str(near)).split("train")
-    used = 0
-    windows = Windows(split, None, 0, WINDOW_TOKENS, Lane(1, 4))
-    for number in range(2):
-        text = windows.get(number).text
-        text.verify_tokens()
-        used += 2 * text.num_tokens + 8 * (len(text.sentence_offsets) + len(text.document_offsets))
-    hosts = [Windows(split, None, 0, WINDOW_TOKENS, Lane(number, LANES)) for number in range(LANES)]
-    parts = [part for host in hosts for part in host._parts]
+    some, used, _ = host_bytes(Lane(1, 4), 2)
+    requests = len(fetched)
+    hosts = np.array([host_bytes(Lane(number, LANES), 1 << 30) for number in range(LANES)])
+    train = TokenStore.open(path).manifest["splits"]["train"]
+    arrays = sum(file["bytes"] for shard in train["shards"] for file in shard["files"].values())
     return {
-        "read for a byte used": sum(fetched) / used,
-        "requests": len(fetched),
-        "tokens of all hosts by those of the store": sum(part.tokens for part in set(parts)) / split.num_tokens,
-        "parts that two hosts read": len(parts) - len(set(parts)),
+        "read for a byte used, host of 4": some / used,
+        "requests of two windows, host of 4": requests,
+        f"read for a byte used, most of {LANES} hosts": (hosts[:, 0] / hosts[:, 1]).max(),
+        f"read by {LANES} hosts together for a byte of the store": hosts[:, 0].sum() / arrays,
+        f"tokens of {LANES} hosts by those of the store": hosts[:, 2].sum() / train["tokens"],
     }
+
+
+def measure_copy(path: Path) -> dict[str, float]:
+    """Seconds of the processor to open a store through a local copy, the first time and once more."""
+    figures = {}
+    with tempfile.TemporaryDirectory(prefix="bertjax-scale-") as near:
+        for start in ("first", "second"):
+            began = time.process_time()
+            open_near(path, near)
+            figures[f"largest store through a copy, {start} opening, s"] = time.process_time() - began
+    return figures
 
 
 def _anonymous_bytes() -> int:
@@ -181,34 +205,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=float, nargs="+", default=[0.05, 0.5, 4, 2_000], help="billions, ascending")
     parser.add_argument("--stores", type=Path, help="a folder that keeps the stores")
-    parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--reads", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--lanes", type=int, default=1, help=argparse.SUPPRESS)
+    parser.add_argument("--measure", choices=MEASURES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.reads:
-        with tempfile.TemporaryDirectory(prefix="bertjax-scale-") as near:
-            print(json.dumps(measure_reads(arguments.reads, Path(near))))
-        return
     if arguments.measure:
-        print(json.dumps(measure(arguments.measure, arguments.lanes)))
+        print(json.dumps(MEASURES[arguments.measure](arguments.stores)))
         return
-    columns = {}
+    began = time.monotonic()
+    columns, names = {}, [f"{tokens:g} G" for tokens in arguments.tokens]
     with tempfile.TemporaryDirectory(prefix="bertjax-scale-") as scratch:
-        for tokens in arguments.tokens:
-            path = (arguments.stores or Path(scratch)) / f"store-{tokens:g}"
+        paths = [(arguments.stores or Path(scratch)) / f"store-{tokens:g}" for tokens in arguments.tokens]
+        for name, tokens, path in zip(names, arguments.tokens, paths, strict=True):
             if not path.exists():
                 began = time.monotonic()
                 make_store(path, round(tokens * 1e9))
                 manifest = (path / "manifest.json").stat().st_size
                 print(
-                    f"made a store of {tokens:g} G tokens in {time.monotonic() - began:.0f} s, with a manifest of "
+                    f"made a store of {name} tokens in {time.monotonic() - began:.0f} s, with a manifest of "
                     f"{manifest / 1e6:.2f} MB",
                     flush=True,
                 )
-            columns[f"{tokens:g} G"] = _measure_apart("--measure", path)
-        columns[f"{arguments.tokens[-1]:g} G, a lane"] = _measure_apart("--measure", path, "--lanes", str(LANES))
-        third_store = (arguments.stores or Path(scratch)) / f"store-{arguments.tokens[2]:g}"
-        reads = _measure_apart("--reads", third_store)
+            columns[name] = _measure_apart("start", path)
+        columns[f"{names[-1]}, a lane"] = _measure_apart("lane", paths[-1])
+        counts = _measure_apart("reads", paths[2]) | _measure_apart("copy", paths[-1])
     print(f"\n{'':36}" + "".join(f"{name:>16}" for name in columns) + "  growth")
     _, second, third, *_, last = [*columns.values()]
     for name in last:
@@ -218,16 +236,29 @@ def main() -> None:
     whole = [*columns.values()][-2]  # the largest store, read by one host
     sums = [sum(column[name] for name in timed) for column in (second, third, whole)]
     print(f"\ngrowth of first batches, all stages: {sums[1] / sums[0]:.2f}, and to the largest {sums[2] / sums[1]:.2f}")
+    print(f"growth of a first batch, largest of all stages: {max(third[name] / second[name] for name in timed):.2f}")
+    print(f"growth of a start: {third['start, s'] / second['start, s']:.2f}")
     print(f"growth of memory: {third['memory, MB'] / second['memory, MB']:.2f}")
     for name in ("start, s", "memory, MB"):
         print(f"largest store: {name}: {max(column[name] for column in (whole, last)):.1f}")
-    for name, value in reads.items():
+    for name, value in counts.items():
         print(f"{name}: {value:.3f}")
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    seconds = sum(one.ru_utime + one.ru_stime for one in used)
+    print(f"the benchmark took {time.monotonic() - began:.0f} s, and {seconds:.0f} s of the processor")
 
 
-def _measure_apart(what: str, path: Path, *more: str) -> dict[str, float]:
+MEASURES = {
+    "start": partial(measure, lanes=1),
+    "lane": partial(measure, lanes=LANES),
+    "reads": measure_reads,
+    "copy": measure_copy,
+}
+
+
+def _measure_apart(what: str, path: Path) -> dict[str, float]:
     """The figures of a store, measured in a fresh process."""
-    words = [sys.executable, __file__, what, str(path), *more]
+    words = [sys.executable, __file__, "--measure", what, "--stores", str(path)]
     return json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE).stdout.splitlines()[-1])
 
 
