@@ -69,6 +69,7 @@ def test_classes_are_those_of_transformers(tmp_path: Path) -> None:
     np.testing.assert_allclose([list(one.probabilities.values()) for one in model.predict(pairs)], of_pairs, atol=2e-6)
 
 
+@pytest.mark.long  # the suite compares the network with transformers
 def test_block_sparse_prediction_ignores_neighbours(tmp_path: Path) -> None:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     blocks = {"attention_block": 4, "random_blocks": 1}  # full attention in rows of up to 28 tokens

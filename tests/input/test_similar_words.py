@@ -261,6 +261,7 @@ def test_the_content_of_a_table_is_part_of_the_data(recipe: DataConfig, tmp_path
     assert len(set(found)) == len({fingerprint for fingerprint, _ in found}) == len({rows for _, rows in found}) == 3
 
 
+@pytest.mark.long  # the suite has the rules on generated text, and jieba in tests/tokenization/test_segmentation.py
 def test_words_of_real_chinese_become_similar_words(real_data: Path, tmp_path: Path) -> None:
     """Words that jieba finds in Wikipedia, of one to three characters, are looked up as a whole."""
     pytest.importorskip("jieba", reason="needs jieba; pip install 'bertjax[chinese]'")

@@ -449,6 +449,7 @@ def test_concurrent_build_is_rejected(run, data, made, tmp_path, capsys, monkeyp
     assert "index: another process has just built it; run the same command" in capsys.readouterr().err
 
 
+@pytest.mark.long  # the suite has the formula in test_bm25.py, and the figures on a small collection
 def test_bm25_on_cranfield(real_data, tmp_path, capsys):
     """The words of a real vocabulary find what they found when this was written; a random model finds nothing."""
     data = write_beir(real_data / "retrieval" / "cranfield", tmp_path / "beir")
