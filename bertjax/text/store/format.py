@@ -437,7 +437,7 @@ class _Shard:
     def file(self, name: str) -> BlockFile:
         """The file of an array."""
         if (file := self._files.get(name)) is None:
-            dtype = self._dtype if name == "tokens" else _DTYPES[name]
+            dtype = _DTYPES.get(name, self._dtype)  # that of tokens is the store's
             # Of several threads one makes the file that all use, which counts what is held of a bounded copy.
             file = self._files.setdefault(name, BlockFile(self._folder, self._records[name], dtype, self._origin))
         return file
