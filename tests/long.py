@@ -91,7 +91,8 @@ ROOMS = {
 PARTS = {
     "convert": {
         "tokenizers": ("test_tokenizer_matrix.py", "test_hostile_folders.py"),
-        "families": ("test_families.py", "test_published_sizes.py"),
+        "families": ("test_families.py",),
+        "sizes": ("test_published_sizes.py",),
         "exports": ("test_family_exports.py", "test_export_heads.py", "test_executed_exports.py"),
     },
     "finetune": {"layout": ("test_family_layout.py",), "families": ("test_family_tasks.py",)},
