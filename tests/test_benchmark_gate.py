@@ -231,6 +231,15 @@ def test_missing_data_and_races_are_left_out(gate, tmp_path, monkeypatch, capfd)
     assert "race  1.0 MB/s  (none)" in capfd.readouterr().out
 
 
+def test_figures_beside_kerashub_need_its_interpreter(gate, tmp_path, monkeypatch, capfd) -> None:
+    figures(gate, tmp_path / "a.toml", entry("traffic", "print('speed 5', '{keras}')", "most = 6"))
+    assert run(gate, monkeypatch, tmp_path) == 3
+    assert "traffic  skipped: needs an interpreter with keras-hub; give --keras" in capfd.readouterr().out
+    assert run(gate, monkeypatch, tmp_path, "--keras", "bin/python") == 0
+    assert "speed 5 bin/python" in capfd.readouterr().out
+    assert "`-c print('speed 5', 'PYTHON')`" in gate.PAGE.read_text()
+
+
 @pytest.mark.parametrize(
     ("made", "message"),
     [

@@ -1,18 +1,19 @@
 """Run the benchmarks, compare their figures with the targets in figures.toml, and keep them for two pages.
 
     python -m tests.benchmarks [NAME ...] [--races] [--data DATA]     run all but the races, or those named
-    python -m tests.benchmarks --allow-skipped                        also where data are missing
+    python -m tests.benchmarks --allow-skipped                        also where data or KerasHub are missing
     python -m tests.benchmarks --readme                               only write the pages
 
 Ends with a table of figures, bars and verdicts, and with exit code 1 if a figure falls short of its bar or a benchmark
-does not run, else with 3 if one was skipped because its data are missing, unless --allow-skipped. What was measured,
-with its command and the seconds of that, commit, machine and date, goes to results.json, where a figure that does not
-run keeps what it had; the README's table of results is made from it. Run it on a machine that does nothing else: ratios
-are measured in turns, but times are of the clock.
+does not run, else with 3 if one was skipped because what it needs is missing, unless --allow-skipped. What was
+measured, with its command and the seconds of that, commit, machine and date, goes to results.json, where a figure that
+does not run keeps what it had; the README's table of results is made from it. Run it on a machine that does nothing
+else: ratios are measured in turns, but times are of the clock.
 
 DATA has wikipedia_en/*.xz (WikiExtractor's output), books_en/*.xz (plain text), vocab/bert-base-uncased/vocab.txt,
-glue/SST-2 and glue/MRPC (the sets' own files), pos/ (CoNLL-U). Figures whose folder is missing are skipped. Comparisons
-need what `pip install -e '.[bench]'` installs.
+glue/SST-2 and glue/MRPC (the sets' own files), pos/ (CoNLL-U). Figures whose folder is missing are skipped, and without
+--keras PYTHON, an interpreter that has keras-hub, jax and libtpu, those beside KerasHub. Comparisons need what `pip
+install -e '.[bench]'` installs.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Figure:
     name: str
     command: tuple[
         str, ...
-    ]  # words behind `python`, from the root of the repository; {data} and {folder} are filled in
+    ]  # words behind `python`, from the root of the repository; {data}, {folder} and {keras} are filled in
     reads: str  # pattern of its output, whose first match has the value as its first group
     shown: str  # the value for a reader, as a format
     beside: str  # what the value is compared with; the pattern's further groups fill its braces
@@ -137,7 +138,9 @@ class Ran(NamedTuple):
     seconds: float
 
 
-def measure(figures: Sequence[Figure], data: Path, folder: Path) -> Iterator[tuple[Figure, Measured | str, float]]:
+def measure(
+    figures: Sequence[Figure], data: Path, folder: Path, keras: str | None
+) -> Iterator[tuple[Figure, Measured | str, float]]:
     """Each figure with its value, or with the reason why there is none, and the seconds that its command took.
 
     A command that several read runs once. What a value stands beside is filled in.
@@ -147,8 +150,11 @@ def measure(figures: Sequence[Figure], data: Path, folder: Path) -> Iterator[tup
         if absent := [name for name in figure.data if not (data / name).exists()]:
             yield figure, f"skipped: needs {data / absent[0]}; give --data", 0.0
             continue
+        if keras is None and "{keras}" in figure.command:
+            yield figure, "skipped: needs an interpreter with keras-hub; give --keras", 0.0
+            continue
         commands = [words for words in (figure.after, figure.command) if words]
-        filled = [tuple(word.format(data=data, folder=folder) for word in words) for words in commands]
+        filled = [tuple(word.format(data=data, folder=folder, keras=keras) for word in words) for words in commands]
         for words in filled:
             if words not in ran:
                 ran[words] = run(words)
@@ -226,7 +232,8 @@ def page_tables(figures: Mapping[str, Figure], results: Mapping[str, Any], race:
     lines = ["| figure | measured | compared with | target | command, commit, machine |", "|---|---|---|---|---|"]
     for figure in figures.values():
         if found := results.get(figure.name):
-            command = found["command"].removeprefix("tests/benchmarks/").format(data="DATA", folder="DIR")
+            named = {"data": "DATA", "folder": "DIR", "keras": "PYTHON"}
+            command = found["command"].removeprefix("tests/benchmarks/").format(**named)
             # `outdated` is written by hand, where the measured recipe has changed; the next run of the gate removes it.
             shown = "; ".join(filter(None, (figure.shown.format(found["value"]), found.get("outdated"))))
             cells = (
@@ -276,8 +283,9 @@ def main() -> int:
     parser.add_argument("--races", action="store_true", help="also those that take long")
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("BERTJAX_TEST_DATA", DATA)))
     parser.add_argument("--folder", type=Path, default=REPOSITORY / "build" / "benchmarks")
+    parser.add_argument("--keras", metavar="PYTHON", help="an interpreter with keras-hub, jax and libtpu")
     parser.add_argument("--readme", action="store_true", help="only write the pages")
-    parser.add_argument("--allow-skipped", action="store_true", help="end well although data are missing")
+    parser.add_argument("--allow-skipped", action="store_true", help="end well although something is missing")
     arguments = parser.parse_args()
     if arguments.readme:
         _write_readme(figures)
@@ -293,7 +301,7 @@ def main() -> int:
     arguments.folder.mkdir(parents=True, exist_ok=True)
     about, table, start = circumstances(), [], time.monotonic()
     falls_short = skipped = False
-    for figure, found, seconds in measure(chosen, arguments.data, arguments.folder):
+    for figure, found, seconds in measure(chosen, arguments.data, arguments.folder, arguments.keras):
         if (now := circumstances()["commit"]) != about["commit"]:
             raise SystemExit(
                 f"the code changed from {about['commit']} to {now} meanwhile; run this in a clone of its own"
