@@ -433,7 +433,7 @@ class ExecutionConfig:
     scan_unroll: int = may_change(1)  # Number of layer periods in one iteration of the scan; all is fastest on a CPU
     logits_chunk: int = changes_with_notice(1024, _OTHER_ORDER)  # Number of predictions whose logits exist at a time
     # Attention backend; auto chooses by platform, row length and model
-    attention: Literal["auto", "xla", "cudnn", "splash", "mosaic"] = changes_with_notice("auto", _OTHER_ORDER)
+    attention: Literal["auto", "xla", "cudnn", "mosaic"] = changes_with_notice("auto", _OTHER_ORDER)
 
 
 EXECUTION_BOUNDS = {

@@ -193,8 +193,8 @@ SABOTAGES = (
     ),
     Sabotage(
         "model/attention/mosaic_blocks.py",
-        "products[head * settings.head_dim : (head + 1) * settings.head_dim]",
-        "products[: settings.head_dim]",
+        "products[head * settings.width : (head + 1) * settings.width]",
+        "products[: settings.width]",
         "model/test_mosaic_attention.py::test_mosaic_is_the_reference",
     ),
     Sabotage(

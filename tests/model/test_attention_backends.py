@@ -1,4 +1,4 @@
-"""Every back end computes the same attention: splash in interpret mode, cuDNN where there is a GPU."""
+"""The reference of attention: its masks, gradients and memory; and cuDNN, where there is a GPU."""
 
 from __future__ import annotations
 
@@ -29,38 +29,6 @@ def outputs_and_gradients(
 def assert_near(found, reference, tolerance: float) -> None:
     for name, ours, theirs in zip(("out", "dq", "dk", "dv"), found, reference, strict=True):
         assert np.linalg.norm(ours - theirs) <= tolerance * np.linalg.norm(theirs), name
-
-
-@pytest.mark.parametrize(
-    ("length", "packed", "causal"),
-    [  # one block, and three of 128
-        pytest.param(256, False, False, id="padded", marks=pytest.mark.long),
-        pytest.param(384, True, True, id="packed, causal"),
-        pytest.param(384, True, False, id="packed", marks=pytest.mark.long),
-        pytest.param(256, False, True, id="padded, causal", marks=pytest.mark.long),
-    ],
-)
-def test_splash_is_the_reference(length: int, packed: bool, causal: bool) -> None:
-    sequence_ids = some_ids(length, packed)
-    found = outputs_and_gradients("splash_interpreted", sequence_ids, packed, causal)
-    assert_near(found, outputs_and_gradients("xla", sequence_ids, packed, causal), 2e-6)
-
-
-@pytest.mark.parametrize(
-    ("length", "packed", "causal", "window"),
-    [  # within a block of 128, and over its edge
-        pytest.param(384, True, False, 20, id="packed", marks=pytest.mark.long),
-        pytest.param(384, False, True, 130, id="padded, causal"),
-        pytest.param(256, False, False, 127, id="padded", marks=pytest.mark.long),
-    ],
-)
-def test_splash_with_a_window_is_the_reference(length: int, packed: bool, causal: bool, window: int) -> None:
-    sequence_ids = some_ids(length, packed)
-    found = outputs_and_gradients("splash_interpreted", sequence_ids, packed, causal, window=window)
-    reference = outputs_and_gradients("xla", sequence_ids, packed, causal, window=window)
-    assert_near(found, reference, 2e-6)
-    with pytest.raises(AssertionError, match="out"):
-        assert_near(found, outputs_and_gradients("xla", sequence_ids, packed, causal, window=window + 1), 1e-4)
 
 
 def test_a_window_has_both_of_its_ends() -> None:
@@ -205,7 +173,7 @@ def test_settings_of_dropout_do_not_reach_a_fused_back_end() -> None:
     x = jnp.zeros((1, 128, 2, 16))
     with pytest.raises(AssertionError, match="no dropout"):
         attend(
-            "splash_interpreted",
+            "cudnn",
             x,
             x,
             x,
@@ -215,11 +183,3 @@ def test_settings_of_dropout_do_not_reach_a_fused_back_end() -> None:
             dropout_keys=jnp.zeros(1, jnp.uint32),
             dropout_rate=0.1,
         )
-
-
-@pytest.mark.long
-def test_bfloat16_is_as_near_by_splash_as_by_xla() -> None:
-    sequence_ids = some_ids(256, packed=True)
-    exact = outputs_and_gradients("xla", sequence_ids, True, False)
-    for backend in ("xla", "splash_interpreted"):
-        assert_near(outputs_and_gradients(backend, sequence_ids, True, False, jnp.bfloat16), exact, 2e-2)

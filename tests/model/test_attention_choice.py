@@ -13,10 +13,7 @@ from bertjax.model.attention.choice import choose_attention, compute_capability
 NEW, OLD = (0, 12, 0, 1), (0, 10, 2)
 MODEL, HALF = ModelConfig(attention_probs_dropout_prob=0.0), ExecutionConfig(dtype="bfloat16")
 
-MULTIPLE = (
-    "mosaic takes rows of a multiple of 128 tokens up to 8,192, not 520; "
-    "splash takes rows of a multiple of 128 tokens, not 520"
-)
+MULTIPLE = "mosaic takes rows of a multiple of 128 tokens up to 65,536, not 520"
 
 
 def changed(change: dict) -> tuple[ModelConfig, ExecutionConfig]:
@@ -34,7 +31,7 @@ def changed(change: dict) -> tuple[ModelConfig, ExecutionConfig]:
         ("tpu", 512, True, {}, OLD, "mosaic (rows of 512 tokens on tpu)"),
         ("tpu", 512, True, {"dtype": "float32"}, OLD, "mosaic (rows of 512 tokens on tpu)"),
         ("tpu", 8192, True, {}, NEW, "mosaic (rows of 8192 tokens on tpu)"),
-        ("tpu", 8320, True, {}, NEW, "splash (rows of 8320 tokens on tpu)"),
+        ("tpu", 32768, True, {"window": 128}, NEW, "mosaic (rows of 32768 tokens on tpu)"),
         ("tpu", 128, False, {}, NEW, "xla (rows of 128 tokens; mosaic is for 512 or more)"),
         ("tpu", 520, False, {}, NEW, f"xla ({MULTIPLE})"),
         (
@@ -45,21 +42,14 @@ def changed(change: dict) -> tuple[ModelConfig, ExecutionConfig]:
             NEW,
             "mosaic (rows of 512 tokens on tpu)",
         ),
+        ("tpu", 512, False, {"num_attention_heads": 8}, NEW, "mosaic (rows of 512 tokens on tpu)"),
         (
             "tpu",
             512,
             False,
-            {"num_attention_heads": 8},
+            {"num_attention_heads": 4},
             NEW,
-            "splash (rows of 512 tokens on tpu)",
-        ),
-        (
-            "tpu",
-            512,
-            False,
-            {"num_attention_heads": 8, "attention_probs_dropout_prob": 0.1},
-            NEW,
-            "xla (mosaic takes heads of 16, 32, 64, 128 dims, not 96; attention dropout 0.1 needs the probabilities)",
+            "xla (mosaic takes heads of at most 128 dims, not 192)",
         ),
         *(
             (
@@ -83,8 +73,7 @@ def changed(change: dict) -> tuple[ModelConfig, ExecutionConfig]:
             True,
             {"position_embedding": "relative"},
             NEW,
-            "xla (mosaic takes rows of a multiple of 128 tokens up to 2,048, not 4096; model.position_embedding="
-            "'relative' adds to the scores, which splash does not)",
+            "xla (mosaic takes rows of a multiple of 128 tokens up to 2,048, not 4096)",
         ),
         (
             "tpu",
@@ -116,8 +105,7 @@ def changed(change: dict) -> tuple[ModelConfig, ExecutionConfig]:
             False,
             {"attention_block": 84, "random_blocks": 3},
             NEW,
-            "xla (mosaic takes blocks of 16 or 32 or 64 tokens, not 84; model.global_tokens='none' and "
-            "model.attention_block=84 in rows of 4096 tokens are computed by XLA; blocks of 84 tokens)",
+            "xla (mosaic takes blocks of 16 or 32 or 64 tokens, not 84; blocks of 84 tokens)",
         ),
         ("tpu", 512, True, {"attention_block": 64, "random_blocks": 3}, NEW, "mosaic (rows of 512 tokens on tpu)"),
         ("gpu", 512, False, {}, OLD, "cudnn (rows of 512 tokens on gpu)"),
@@ -182,7 +170,7 @@ def changed(change: dict) -> tuple[ModelConfig, ExecutionConfig]:
         ),
         ("gpu", 8192, False, {"attention": "xla"}, NEW, "xla (set by execution.attention)"),
         ("gpu", 128, False, {"attention": "cudnn"}, NEW, "cudnn (set by execution.attention)"),
-        ("tpu", 128, True, {"attention": "splash"}, OLD, "splash (set by execution.attention)"),
+        ("tpu", 128, True, {"attention": "mosaic"}, OLD, "mosaic (set by execution.attention)"),
     ],
 )
 def test_the_table(platform: str, length: int, packed: bool, change: dict, jax_version: tuple, expected: str) -> None:
@@ -196,11 +184,11 @@ def test_the_table(platform: str, length: int, packed: bool, change: dict, jax_v
             "cpu",
             512,
             False,
-            {"attention": "splash"},
+            {"attention": "mosaic"},
             "runs on a TPU, and this is compiled for cpu; set execution",
         ),
         ("tpu", 512, False, {"attention": "cudnn"}, "runs on an NVIDIA GPU, and this is compiled for tpu; set"),
-        ("gpu", 512, False, {"attention": "splash"}, "runs on a TPU, and this is compiled for gpu"),
+        ("gpu", 512, False, {"attention": "mosaic"}, "runs on a TPU, and this is compiled for gpu"),
         (
             "gpu",
             512,
@@ -208,7 +196,13 @@ def test_the_table(platform: str, length: int, packed: bool, change: dict, jax_v
             {"attention": "cudnn", "attention_probs_dropout_prob": 0.1},
             "attention dropout 0.1 needs the probabilities; set model.attention_probs_dropout_prob=0, or use 'auto'",
         ),
-        ("tpu", 100, False, {"attention": "splash"}, "multiple of 128 tokens, not 100; change data.sequence_length"),
+        (
+            "tpu",
+            100,
+            False,
+            {"attention": "mosaic"},
+            "multiple of 128 tokens up to 65,536, not 100; change data.sequence_length",
+        ),
         (
             "gpu",
             512,
@@ -232,17 +226,20 @@ def test_what_cannot_be_is_refused(platform: str, length: int, packed: bool, cha
     assert f"execution.attention={change['attention']!r}: " in str(error.value) and complaint in str(error.value)
 
 
-def test_tpu_with_little_memory_has_no_long_rows_in_mosaic() -> None:
-    for length, dtype, kind, backend in (
-        (1024, "bfloat16", "TPU v4", "mosaic"),
-        (1024, "float32", "TPU v4", "splash"),
-        (1024, "float32", "TPU v5 lite", "mosaic"),
-        (2048, "bfloat16", "TPU v4", "splash"),
-        (8192, "bfloat16", "TPU v5p", "mosaic"),
-        (8192, "float32", "TPU v5p", "splash"),
-        (8192, "float32", "TPU v6 lite", "mosaic"),
+def test_longest_rows_depend_on_the_kind_of_tpu() -> None:
+    block = {"attention_block": 64, "random_blocks": 3}
+    for length, dtype, kind, change, backend in (
+        (8192, "float32", "TPU v4", {}, "mosaic"),
+        (16384, "bfloat16", "TPU v4", {}, "xla"),
+        (32768, "float32", "TPU v5p", {}, "mosaic"),
+        (65536, "bfloat16", "TPU v5p", {}, "xla"),
+        (65536, "float32", "TPU v5 lite", {}, "mosaic"),
+        (1024, "bfloat16", "TPU v4", block, "mosaic"),
+        (1024, "float32", "TPU v4", block, "xla"),
+        (1024, "float32", "TPU v4", {"position_embedding": "relative"}, "xla"),
     ):
-        assert choose_attention(MODEL, replace(HALF, dtype=dtype), "tpu", length, True, kind).backend == backend
+        choice = choose_attention(replace(MODEL, **change), replace(HALF, dtype=dtype), "tpu", length, False, kind)
+        assert choice.backend == backend, (length, dtype, kind)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ GROUPED = ModelConfig(
     attention_probs_dropout_prob=0.0,
     max_position_embeddings=LENGTH,
 )
-BACKENDS = {"xla": 0, "blocks": 8, "mosaic_interpreted": 8, "splash_interpreted": 0}  # with a window
+BACKENDS = {"xla": 0, "blocks": 8, "mosaic_interpreted": 8}  # with a window
 
 
 def by_hand(x: np.ndarray, kernels: dict[str, np.ndarray], ids: np.ndarray, window: int) -> np.ndarray:

@@ -12,8 +12,9 @@ import pytest
 from attention_sides import assert_same, heads_split_over, outputs_and_gradients, some_ids
 from jax.experimental.pallas import tpu as pltpu
 
-from bertjax.model.attention import mosaic, mosaic_blocks
+from bertjax.model.attention import mosaic, mosaic_blocks, mosaic_grid
 from bertjax.model.attention.backends import attend
+from bertjax.model.attention.kernels import MosaicMemory
 from bertjax.model.attention.positions import alibi_slopes
 from bertjax.model.dropout import ATTENTION_PROBS, dropout, fold, keep_scores
 
@@ -56,6 +57,36 @@ def test_mosaic_is_the_reference(
     assert_same(found, reference, 1e-5)
 
 
+def cut_rows(longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut rows of more tokens than that, with a window into pieces of at most so many and else into chunks of 128."""
+    monkeypatch.setattr(mosaic_blocks, "_BLOCK", 128)
+    monkeypatch.setattr(mosaic_grid, "_UNIT", 128)
+    monkeypatch.setattr(mosaic_grid, "mosaic_memory", lambda _: MosaicMemory(4 * longest, 65536, chunk_bytes=4 * 128))
+
+
+LONG_ROWS = {
+    "three chunks": (384, 128, 2, 64, {}),
+    "causal, no dropout, a group of four heads of 24 dims": (384, 128, 3, 24, {"causal": True, "dropout_keys": None}),
+    "ALiBi, heads of 72 dims": (256, 128, 1, 72, {"alibi": True}),
+    "a window that is too wide for pieces": (384, 128, 1, 128, {"window": 100}),
+    "three pieces of a window": (896, 512, 2, 64, {"window": 70}),
+    "pieces, causal": (640, 512, 1, 40, {"window": 128, "causal": True}),
+}
+
+
+@pytest.mark.parametrize(("length", "longest", "heads", "head_dim", "options"), LONG_ROWS.values(), ids=LONG_ROWS)
+def test_long_rows_are_cut_to_the_reference(
+    length: int, longest: int, heads: int, head_dim: int, options: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_rows(longest, monkeypatch)
+    ids = some_ids(length, packed=True)
+    found, reference = (
+        of_all_tokens(attention(backend, ids, heads, **options), ids, heads, head_dim)
+        for backend in ("mosaic_interpreted", "xla")
+    )
+    assert_same(found, reference, 1e-5)
+
+
 def test_a_packed_row_is_its_sequences_alone() -> None:
     """Dropout is left out: a sequence's mask is that of its place in the row."""
     q, k, v = jax.random.normal(jax.random.key(1), (3, 1, 128, 2, 64))
@@ -70,14 +101,23 @@ def test_a_packed_row_is_its_sequences_alone() -> None:
         np.testing.assert_array_equal(packed[ids == number], alone[ids == number])
 
 
-@pytest.mark.parametrize(
-    ("ids", "causal"), [([1] * 128 + [2] * 128 + [0] * 128, False), ([1] * 384, True)], ids=["packed", "causal"]
-)
-def test_blocks_that_no_query_sees_are_left_out(ids: list[int], causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NaN in the second block would reach the first one through products with zero."""
-    monkeypatch.setattr(mosaic_blocks, "_BLOCK", 128)
-    q, k, v = jax.random.normal(jax.random.key(1), (3, 1, 384, 2, 64)).at[:, :, 128:256].set(jnp.nan)
-    kernel = attention("mosaic_interpreted", jnp.asarray([ids], jnp.int32), 2, causal=causal, dropout_keys=None)
+UNSEEN = {
+    "packed": (384, [1] * 128 + [2] * 128 + [0] * 128, 128, {}),
+    "causal": (384, [1] * 384, 128, {"causal": True}),
+    "packed, in chunks": (128, [1] * 128 + [2] * 128 + [0] * 128, 128, {}),
+    "causal, in chunks": (128, [1] * 384, 128, {"causal": True}),
+    "a window, in chunks": (128, [1] * 384, 256, {"window": 100}),
+}
+
+
+@pytest.mark.parametrize(("longest", "ids", "unseen", "options"), UNSEEN.values(), ids=UNSEEN)
+def test_blocks_that_no_query_sees_are_left_out(
+    longest: int, ids: list[int], unseen: int, options: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NaN from token `unseen` on would reach the first block through products with zero."""
+    cut_rows(longest, monkeypatch)
+    q, k, v = jax.random.normal(jax.random.key(1), (3, 1, 384, 2, 64)).at[:, :, unseen:].set(jnp.nan)
+    kernel = attention("mosaic_interpreted", jnp.asarray([ids], jnp.int32), 2, dropout_keys=None, **options)
 
     def first_block(q: jax.Array) -> jax.Array:
         return kernel(q, k, v)[:, :128]
@@ -107,14 +147,19 @@ def test_heads_are_numbered_over_devices() -> None:
     np.testing.assert_allclose(found.swapaxes(1, 2), wanted / 128, rtol=1e-6)
 
 
-def test_the_interpreter_of_tpus_finds_no_read_out_of_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It fills fresh memory with NaN, and raises for what lies outside of an array; with a window in four blocks."""
+@pytest.mark.parametrize(("length", "window"), [(512, 70), (256, 0)], ids=["a window", "chunks"])
+def test_the_interpreter_of_tpus_finds_no_read_out_of_bounds(
+    length: int, window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fills fresh memory with NaN, and raises for what lies outside of an array; a window has four blocks."""
     monkeypatch.setattr(mosaic_blocks, "_UNROLLED", 2)
-    ids = some_ids(512, packed=True)
-    settings = mosaic_blocks.Settings(64, 0.1, window=70, interpret=pltpu.InterpretParams())
+    if not window:
+        cut_rows(128, monkeypatch)
+    ids = some_ids(length, packed=True)
+    settings = mosaic_blocks.Settings(64, 0.1, window=window, interpret=pltpu.InterpretParams())
     kernel = functools.partial(mosaic.mosaic_attention, dropout_keys=KEYS, slopes=(), settings=settings)
     found = of_all_tokens(lambda q, k, v: kernel(q, k, v, ids), ids, 2, 64)
-    assert_same(found, of_all_tokens(attention("xla", ids, 2, window=70), ids, 2, 64), 1e-5)
+    assert_same(found, of_all_tokens(attention("xla", ids, 2, window=window), ids, 2, 64), 1e-5)
 
 
 def test_bfloat16_is_as_near_by_mosaic_as_by_xla(monkeypatch: pytest.MonkeyPatch) -> None:

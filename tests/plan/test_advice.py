@@ -170,7 +170,7 @@ def test_too_few_rows_of_a_stage_are_reported_early() -> None:
     assert said[0] == "stage 2: 48 microbatches cannot be shared evenly by 4 shards; starting from 24"
 
 
-@pytest.mark.parametrize("attention", ["splash", "cudnn"])
+@pytest.mark.parametrize("attention", ["mosaic", "cudnn"])
 def test_the_compilers_count_is_of_a_step_that_any_platform_has(attention: str) -> None:
     model = replace(RECIPE.model, attention_probs_dropout_prob=0.0, num_hidden_layers=1)
     wished = replace(RECIPE, model=model, execution=ExecutionConfig(attention=attention, dtype="bfloat16"))

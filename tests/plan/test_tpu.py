@@ -135,16 +135,18 @@ def window_on_a_tpu(length: int) -> tuple[int, int, str]:
 
 @pytest.mark.long  # the suite lowers one, in tests/training/test_fused_attention.py
 @pytest.mark.skipif(NO_COMPILER, reason="libtpu, the TPU compiler, is not installed; pip install 'bertjax[tpu]'")
-def test_a_window_is_compiled_for_a_tpu_as_splash_on_one_chip() -> None:
+def test_a_window_is_compiled_for_a_tpu_as_a_kernel_on_one_chip() -> None:
     temporaries, kernels, choice = window_on_a_tpu(8192)
-    assert choice == "splash (rows of 8192 tokens on tpu)"
-    assert kernels == 3  # forward, by queries, by keys and values
+    assert choice == "mosaic (rows of 8192 tokens on tpu)"
+    assert kernels == 2  # forward and backward
     assert temporaries < 8 * 12 * 8192 * 8192 * 2 / 4  # a quarter of the square in bfloat16
 
 
 @pytest.mark.long
 @pytest.mark.skipif(NO_COMPILER, reason="libtpu, the TPU compiler, is not installed; pip install 'bertjax[tpu]'")
-@pytest.mark.parametrize(("short", "long"), [(4096, 8192), (4000, 8000)])  # splash, and blocks where it is not legal
+@pytest.mark.parametrize(
+    ("short", "long"), [(4096, 8192), (4000, 8000)]
+)  # the kernel, and blocks where it is not legal
 def test_a_tpus_memory_grows_with_the_length_under_a_window(short: int, long: int) -> None:
     assert window_on_a_tpu(long)[0] <= 2.02 * window_on_a_tpu(short)[0]
 

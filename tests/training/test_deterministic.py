@@ -50,7 +50,7 @@ def test_three_processes_on_a_gpu_end_with_the_same_bits() -> None:
     assert len(ends) == 1
 
 
-@pytest.mark.parametrize("backend", ["splash", "cudnn"])
+@pytest.mark.parametrize("backend", ["mosaic", "cudnn"])
 def test_unusable_attention_is_refused_before_preparing_text(backend: str) -> None:
     config = Config(
         execution=ExecutionConfig(attention=backend),

@@ -45,13 +45,10 @@ def losses(mesh: MeshConfig, model: ModelConfig) -> np.ndarray:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("backend", "model"), [("splash_interpreted", MODEL), ("mosaic_interpreted", WITH_DROPOUT)])
-def test_the_kernel_runs_on_the_rows_and_heads_of_each_device(
-    backend: str, model: ModelConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wanted = losses(MeshConfig(1, 1, 1), model)
-    monkeypatch.setattr(step_module, "choose_attention", lambda *_: AttentionChoice(backend, ""))
-    np.testing.assert_allclose(losses(MeshConfig(1, 1, 2), model), wanted, rtol=1e-5)
+def test_the_kernel_runs_on_the_rows_and_heads_of_each_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = losses(MeshConfig(1, 1, 1), WITH_DROPOUT)
+    monkeypatch.setattr(step_module, "choose_attention", lambda *_: AttentionChoice("mosaic_interpreted", ""))
+    np.testing.assert_allclose(losses(MeshConfig(1, 1, 2), WITH_DROPOUT), wanted, rtol=1e-5)
 
 
 def test_dropout_is_in_the_kernel_of_a_step_for_tpus() -> None:
@@ -100,24 +97,24 @@ def collectives(text: str) -> set[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def by_splash(tpus: list[jax.Device]) -> str:
+def by_kernel(tpus: list[jax.Device]) -> str:
     return traced(run(MeshConfig(2, 1, 2), "pairs", "auto"), tpus).lower().compile().as_text()
 
 
 @pytest.mark.long  # the suite lowers one, below
-def test_splash_compiles_for_a_tpu_over_the_heads_of_each_device(by_splash: str) -> None:
-    calls = re.findall(r".*custom_call_target=\"tpu_custom_call\".*", by_splash)
-    assert len(calls) >= 3  # forward, gradient of q, gradients of k and v
-    rows, heads, whole = 8 // 2, 4 // 2, 4
-    assert all(f"bf16[{rows},{heads},512,16]" in call for call in calls)
-    assert f"[{rows},{whole},512,16]" not in by_splash and f"[{rows},512,{whole},16]" not in by_splash
+def test_mosaic_compiles_for_a_tpu_over_the_heads_of_each_device(by_kernel: str) -> None:
+    calls = re.findall(r".*custom_call_target=\"tpu_custom_call\".*", by_kernel)
+    assert len(calls) >= 2  # forward and backward
+    rows, whole = 8 // 2, 4
+    assert all(f"bf16[{rows},3,512,128]" in call for call in calls)  # a group of heads, most of them zeros
+    assert f"[{rows},{whole},512,16]" not in by_kernel and f"[{rows},512,{whole},16]" not in by_kernel
 
 
 @pytest.mark.long
-def test_splash_moves_nothing_between_tpus_that_xla_does_not(by_splash: str, tpus: list[jax.Device]) -> None:
+def test_mosaic_moves_nothing_between_tpus_that_xla_does_not(by_kernel: str, tpus: list[jax.Device]) -> None:
     plain = traced(run(MeshConfig(2, 1, 2), "pairs", "xla"), tpus).lower().compile().as_text()
     assert "tpu_custom_call" not in plain
-    assert collectives(by_splash) and collectives(by_splash) <= collectives(plain)
+    assert collectives(by_kernel) and collectives(by_kernel) <= collectives(plain)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 All take q, k, v [B, L, H, K] and sequence_ids int32 [B, L], and return [B, L, H, K]. They agree on real tokens; their
 outputs at padding differ, and nothing reads those. The fused backends never store the probabilities, which makes them
-fast on long rows and rules out dropout.
+fast on long rows and rules out dropout on a GPU.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from jax.export import is_symbolic_dim
 
 from bertjax.config.model import WHOLE_ROWS
 from bertjax.model.attention import windows
-from bertjax.model.attention.kernels import QKV, TOKENS, per_device, splash_attention
+from bertjax.model.attention.kernels import QKV, TOKENS, per_device
 from bertjax.model.attention.positions import attention_by_queries, with_alibi
 from bertjax.model.dropout import ATTENTION_PROBS, dropout
 from bertjax.model.layers import recomputed
 from bertjax.model.products import attention_scores, softmax_over, weighted_values
 
-# `..._interpreted` runs the kernels op by op on any platform, for tests without a TPU.
-Backend = Literal["xla", "cudnn", "splash", "splash_interpreted", "mosaic", "mosaic_interpreted"]
+# `mosaic_interpreted` runs the kernel op by op on any platform, for tests without a TPU.
+Backend = Literal["xla", "cudnn", "mosaic", "mosaic_interpreted"]
 
 
 def attend(
@@ -70,11 +70,7 @@ def attend(
         return mosaic_attention(q, k, v, sequence_ids, dropout_keys, slopes, settings)
     assert not slopes, f"{backend} has no slopes"
     assert dropout_keys is None or dropout_rate == 0.0, f"{backend} has no dropout"
-    kernel = {
-        "cudnn": partial(cudnn_attention, packed=packed, causal=causal),
-        "splash": partial(splash_attention, causal=causal, window=window),
-        "splash_interpreted": partial(splash_attention, causal=causal, window=window, interpret=True),
-    }[backend]
+    kernel = partial(cudnn_attention, packed=packed, causal=causal)
     return per_device(kernel, (q, QKV), (k, QKV), (v, QKV), (sequence_ids, TOKENS))
 
 

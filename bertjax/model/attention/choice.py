@@ -16,12 +16,11 @@ from bertjax.model.attention import windows
 from bertjax.model.attention.block_sparse import is_sparse
 from bertjax.model.attention.kernels import (
     MOSAIC_BLOCKS,
-    MOSAIC_HEAD_DIMS,
+    MOSAIC_HEAD_DIM,
     MOSAIC_LENGTHS,
-    MOSAIC_LONGEST,
     MOSAIC_LONGEST_RELATIVE,
-    MOSAIC_ROW_BYTES,
-    SPLASH_LENGTHS,
+    MOSAIC_LONGEST_WHOLE,
+    mosaic_memory,
 )
 from bertjax.model.attention.self_attention import layer_windows
 
@@ -30,9 +29,9 @@ CUDNN_HEAD_DIM = 128  # most dims of a head; Hopper takes 256
 CUDNN_PACKED_FROM = (0, 11, 2)  # first jax whose backward pass with a mask computes no gradient of the mask
 CUDNN_CAPABILITY = (8, 0)  # least CUDA compute capability: Ampere
 _DESCRIBED = {"H100": "9.0", "H200": "9.0", "B200": "10.0"}  # GPUs of plans, by a part of the device kind
-ChosenBackend = Literal["xla", "cudnn", "splash", "mosaic"]
+ChosenBackend = Literal["xla", "cudnn", "mosaic"]
 # By jax's name of the platform, best first.
-FUSED: dict[str, tuple[ChosenBackend, ...]] = {"tpu": ("mosaic", "splash"), "gpu": ("cudnn",), "cuda": ("cudnn",)}
+FUSED: dict[str, tuple[ChosenBackend, ...]] = {"tpu": ("mosaic",), "gpu": ("cudnn",), "cuda": ("cudnn",)}
 
 
 def compute_capability(device: Any) -> str | None:
@@ -78,10 +77,9 @@ def choose_attention(
 ) -> AttentionChoice:
     """The back end for rows of `length` tokens in a step that is compiled for a platform (cpu, gpu or cuda, tpu).
 
-    Windows are those of mosaic and splash where one is chosen. With xla and cudnn (which has none) layers with a window
-    compute it in XLA: by blocks in rows longer than what a block sees, else as `attend` does. Global tokens are XLA's;
-    chosen blocks are of mosaic or XLA.
-    `capability` is the `compute_capability` of its devices.
+    Windows are those of mosaic where it is chosen. With xla and cudnn (which has none) layers with a window compute it
+    in XLA: by blocks in rows longer than what a block sees, else as `attend` does. Global tokens are XLA's; chosen
+    blocks are of mosaic or XLA. `capability` is the `compute_capability` of its devices.
     Raises ValueError if `execution.attention` names a back end that cannot be used, with the reason and the remedy.
     """
     chosen = _choose(model, execution, platform, length, packed, capability, jax_version)
@@ -163,8 +161,6 @@ def _hindrance(
             f"{length} tokens are computed by XLA",
             "set execution.attention='xla'",
         )
-    if backend == "splash":
-        return _splash_hindrance(length)
     if backend == "mosaic":
         return _mosaic_hindrance(model, execution, length, capability, sees_blocks)
     return _device_hindrance(capability) or _cudnn_hindrance(model, execution, length, packed, jax_version)
@@ -187,14 +183,6 @@ def _device_hindrance(capability: str | None) -> Hindrance | None:
     )
 
 
-def _splash_hindrance(length: int) -> Hindrance | None:
-    if length % SPLASH_LENGTHS == 0:
-        return None
-    return Hindrance(
-        f"splash takes rows of a multiple of {SPLASH_LENGTHS} tokens, not {length}", "change data.sequence_length"
-    )
-
-
 def _mosaic_hindrance(
     model: ModelConfig, execution: ExecutionConfig, length: int, device_kind: str | None, sees_blocks: bool
 ) -> Hindrance | None:
@@ -203,21 +191,18 @@ def _mosaic_hindrance(
         return Hindrance(
             f"mosaic takes blocks of {known} tokens, not {model.attention_block}", "change model.attention_block"
         )
-    longest = MOSAIC_LONGEST_RELATIVE if model.position_embedding == "relative" else MOSAIC_LONGEST
+    memory, relative = mosaic_memory(device_kind), model.position_embedding == "relative"
+    whole = min(MOSAIC_LONGEST_WHOLE, memory.row_bytes // (4 if execution.dtype == "float32" else 2))
+    longest = min(MOSAIC_LONGEST_RELATIVE, whole) if relative else whole if sees_blocks else memory.longest
     if length % MOSAIC_LENGTHS or length > longest:
         return Hindrance(
             f"mosaic takes rows of a multiple of {MOSAIC_LENGTHS} tokens up to {longest:,}, not {length}",
             "change data.sequence_length",
         )
     head_dim = model.hidden_size // model.num_attention_heads
-    if head_dim not in MOSAIC_HEAD_DIMS:
-        known = ", ".join(map(str, MOSAIC_HEAD_DIMS))
-        return Hindrance(f"mosaic takes heads of {known} dims, not {head_dim}", "change model.num_attention_heads")
-    row_bytes = length * (4 if execution.dtype == "float32" else 2)
-    if row_bytes > MOSAIC_ROW_BYTES.get(device_kind or "", row_bytes):
+    if head_dim > MOSAIC_HEAD_DIM:
         return Hindrance(
-            f"a row of {length} tokens in {execution.dtype} exceeds the own memory of a {device_kind}",
-            "change data.sequence_length or execution.dtype",
+            f"mosaic takes heads of at most {MOSAIC_HEAD_DIM} dims, not {head_dim}", "change model.num_attention_heads"
         )
     return None
 

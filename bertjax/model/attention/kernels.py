@@ -1,9 +1,9 @@
-"""Run a fused kernel on each device's rows and heads; and splash, the TPU kernel, which skips invisible blocks."""
+"""Run a fused kernel on each device's rows and heads; and what the kernel for TPUs supports."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
+from typing import NamedTuple
 
 import jax
 from jax.sharding import AxisType
@@ -11,54 +11,36 @@ from jax.sharding import PartitionSpec as P
 
 from bertjax.parallel.sharding import in_tuple, spec
 
-SPLASH_LENGTHS = 128  # splash needs rows whose length is a multiple of this
-MOSAIC_LENGTHS = 128  # and so does the kernel of mosaic.py
-MOSAIC_LONGEST = 8192  # tokens of a row; the keys of a whole row are in the chip's own memory
-MOSAIC_LONGEST_RELATIVE = 2048  # with the vectors of all distances there, and the sums of their gradients
-MOSAIC_HEAD_DIMS = (16, 32, 64, 128)
+MOSAIC_LENGTHS = 128  # mosaic.py's kernel needs rows whose length is a multiple of this
+MOSAIC_LONGEST_WHOLE = 8192  # tokens of a row that is not cut
+MOSAIC_LONGEST_RELATIVE = 2048  # with the vectors of all distances in memory, and the sums of their gradients
+MOSAIC_HEAD_DIM = 128  # most dims of a head
 MOSAIC_BLOCKS = (16, 32, 64)  # tokens of BigBird's blocks
-# Most bytes of one dim of a row's tokens, by the kind of TPU, where its own memory has 16 or 64 MiB and not 128.
-MOSAIC_ROW_BYTES = {"TPU v2": 2048, "TPU v3": 2048, "TPU v4": 2048, "TPU v5": 16384, "TPU v5p": 16384, "TPU7x": 16384}
 JOINED_HEADS = ("mosaic", "mosaic_interpreted")  # backends whose kernel reads the heads as one dim
 FUSED_ATTENTION = "fused_attention"  # name that a policy of `jax.checkpoint` knows results of mosaic.py's kernel by
 
 
-def splash_attention(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    sequence_ids: jax.Array,
-    *,
-    causal: bool,
-    window: int = 0,
-    interpret: bool = False,
-) -> jax.Array:
-    """Call the TPU's splash attention, which supports sequence ids and computes in float32 within a block.
+class MosaicMemory(NamedTuple):
+    """What mosaic.py's kernel has in a chip's own memory."""
 
-    It skips blocks of keys outside the window.
-    """
-    # Imported here because it takes a quarter of a second that other runs do not need to spend.
-    from jax.experimental.pallas.ops.tpu import splash_attention as splash
+    row_bytes: int  # most bytes of one dim of the tokens of a row that is not cut
+    longest: int  # most tokens of a row that is; the sums of its gradients are whole
+    chunk_bytes: int  # most bytes of one dim of the tokens of a chunk
 
-    length, heads = q.shape[1:3]
-    square = (length, length)
-    if window:
-        mask = splash.LocalMask(square, window_size=(window, 0 if causal else window), offset=0)
-    else:
-        mask = (splash.CausalMask if causal else splash.FullMask)(square)
-    # The largest blocks that fit: with the default of 128 most of the time goes to moving them in and out.
-    block = next(size for size in (512, 256, SPLASH_LENGTHS) if length % size == 0)
-    blocks = ("block_q", "block_kv", "block_q_dkv", "block_kv_dkv", "block_q_dq", "block_kv_dq")
-    kernel = splash.make_splash_mha(
-        splash.MultiHeadMask([mask] * heads),
-        block_sizes=splash.BlockSizes(**dict.fromkeys(blocks, block)),
-        head_shards=1,
-        q_seq_shards=1,
-        interpret=interpret,
-    )
-    q, k, v = (x.swapaxes(1, 2) for x in (q * (q.shape[-1] ** -0.5), k, v))
-    attended = cast("Callable[..., jax.Array]", jax.vmap(kernel))
-    return attended(q, k, v, splash.SegmentIds(sequence_ids, sequence_ids)).swapaxes(1, 2)
+
+# By the kind of TPU, where the memory has 16 or 64 MiB and not 128.
+_LITTLE = MosaicMemory(row_bytes=2048, longest=8192, chunk_bytes=1024)
+_LESS = MosaicMemory(row_bytes=16384, longest=32768, chunk_bytes=4096)
+_MUCH = MosaicMemory(row_bytes=32768, longest=65536, chunk_bytes=8192)
+_MEMORY: dict[str, MosaicMemory] = {
+    **dict.fromkeys(("TPU v2", "TPU v3", "TPU v4"), _LITTLE),
+    **dict.fromkeys(("TPU v5", "TPU v5p", "TPU7x"), _LESS),
+}
+
+
+def mosaic_memory(device_kind: str | None) -> MosaicMemory:
+    """The limits of a kind of TPU."""
+    return _MEMORY.get(device_kind or "", _MUCH)
 
 
 Operand = tuple[jax.Array, tuple[str, ...]]  # an array, and the logical names of its dims

@@ -24,7 +24,6 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
 
 from bertjax.model.attention import mosaic_chosen
 from bertjax.model.attention.kernels import BLOCKS, DISTANCES, FUSED_ATTENTION, QKV, TOKENS, per_device
@@ -40,13 +39,17 @@ from bertjax.model.attention.mosaic_blocks import (
     group_slice,
     head_gradients,
     id_spans,
+    if_chunk,
     make_block,
     only,
+    operand,
+    over_chunks,
     product,
     query_slice,
     run_loop,
 )
 from bertjax.model.attention.mosaic_distances import Tables
+from bertjax.model.attention.mosaic_grid import call_kernel, in_parts
 from bertjax.model.dropout import ATTENTION_PROBS, fold
 
 
@@ -63,7 +66,7 @@ def mosaic_attention(
 ) -> jax.Array:
     """Run the kernel on each device's rows and heads: q, k, v [B, L, H, K], sequence_ids int32 [B, L] -> [B, L, H, K].
 
-    L is a multiple of LANES, K one of MOSAIC_HEAD_DIMS. Without `dropout_keys`, uint32 [B], the rate has to be 0.
+    L is a multiple of LANES, K at most MOSAIC_HEAD_DIM. Without `dropout_keys`, uint32 [B], the rate has to be 0.
     `tables` are the two of `ordered_tables` where `settings.relative`, `chosen` int32 [H, n - 2, random] the random
     blocks where `settings.block`.
     """
@@ -89,22 +92,23 @@ def _on_device(
     *tables: jax.Array,
 ) -> jax.Array:
     B, L, H, K = q.shape
-    missing = -H % len(settings.heads)  # heads, of zeros, in the last group
-    if missing:
-        q, k, v = (jnp.pad(x, [(0, 0), (0, 0), (0, missing), (0, 0)]) for x in (q, k, v))
+    settings = in_parts(settings, L, q.dtype.itemsize)
+    missing, zeros = -H % len(settings.heads), settings.width - K  # heads in the last group, dims of each head
+    if missing or zeros:
+        q, k, v = (jnp.pad(x, [(0, 0), (0, 0), (0, missing), (0, zeros)]) for x in (q, k, v))
         heads, slopes = (jnp.pad(x, (0, missing)) for x in (heads, slopes))
         chosen = jnp.pad(chosen, [(0, missing), (0, 0), (0, 0)])
-        tables = tuple(jnp.pad(x, [(0, missing), (0, 0), (0, 0)]) for x in tables)
+        tables = tuple(jnp.pad(x, [(0, missing), (0, 0), (0, zeros)]) for x in tables)
     # Stacked as `project` has split them: the compiler removes both, and the transpose is a layout of the product.
     qkv = jnp.stack([x.reshape(B, L, -1) for x in (q, k, v)], axis=2).swapaxes(1, 2)
     spans = id_spans(sequence_ids, Blocks.choose(settings, qkv.shape, qkv.dtype.itemsize).queries)
     scalars = Scalars(jax.lax.bitcast_convert_type(keys, jnp.int32), heads, slopes, chosen.reshape(-1), spans)
     grouped = None
     if tables:  # [2, groups, 2 L, LANES]
-        grouped = jnp.stack(tables).reshape(2, -1, len(settings.heads), 2 * L, K)
+        grouped = jnp.stack(tables).reshape(2, -1, len(settings.heads), 2 * L, settings.width)
         grouped = grouped.swapaxes(2, 3).reshape(2, -1, 2 * L, LANES)
     o = cast(jax.Array, _attention(qkv, sequence_ids, scalars, grouped, settings))
-    return o.reshape(B, L, -1, K)[:, :, :H]
+    return o.reshape(B, L, -1, settings.width)[:, :, :H, :K]
 
 
 def _scores(head: int, k: jax.Array, q: jax.Array, block: Block, slope: Any, tables: Tables | None) -> jax.Array:
@@ -119,7 +123,8 @@ def _scores(head: int, k: jax.Array, q: jax.Array, block: Block, slope: Any, tab
 
 def forward_kernel(scalars: Scalars, refs: dict[str, Any], settings: Settings, blocks: Blocks) -> None:
     """Write o and lse."""
-    ids_ref, qkv_ref, o_ref, lse_ref, columns_ref = (refs[name] for name in ("ids", "qkv", "o", "lse", "columns"))
+    ids_ref, o_ref, lse_ref, columns_ref = (refs[name] for name in ("ids", "o", "lse", "columns"))
+    (q_ref, q_at), (k_ref, k_at), (v_ref, v_at) = (operand(refs, "qkv", n) for n in range(3))
 
     def compute(row: Any, group: Any, _: Any, slope: Callable, drop: Callable, over_keys: Callable) -> None:
         lanes = group_slice(group)
@@ -127,12 +132,12 @@ def forward_kernel(scalars: Scalars, refs: dict[str, Any], settings: Settings, b
 
         def each_block(number: Any, _: None) -> None:
             queries = query_slice(number, blocks)
-            q = qkv_ref[row, 0, queries, lanes] * settings.scale
+            q = q_ref[row, q_at, queries, lanes] * settings.scale
 
             def each_key_block(key_number: Any, sums: tuple[Any, ...]) -> tuple[Any, ...]:
                 ms, totals, o = sums
                 block = make_block(number, key_number, row, ids_ref, columns_ref, settings, blocks)
-                k, v = (qkv_ref[row, n, block.keys, lanes] for n in (1, 2))
+                k, v = k_ref[row, k_at, block.keys, lanes], v_ref[row, v_at, block.keys, lanes]
                 v_t, new_ms, new_totals, shrinks, outs = v.T, [], [], [], []
                 for head in settings.heads:
                     s = _scores(head, k, only(head, q, 1, settings), block, slope(head), tables)
@@ -146,20 +151,26 @@ def forward_kernel(scalars: Scalars, refs: dict[str, Any], settings: Settings, b
 
             m, total, o = (jnp.full((n, blocks.queries), x) for n, x in ((1, LOWEST), (1, 0.0), (LANES, 0.0)))
             start = (m,) * len(settings.heads), (total,) * len(settings.heads), o
-            ms, totals, o = over_keys(number, each_key_block, start)
-            shares = [1.0 / (total * (1.0 - settings.rate)) for total in totals]
-            o_ref[row, queries, lanes] = (o * each_dim(shares, settings)).T.astype(o_ref.dtype)
-            lse_ref[row, group, :, queries] = jnp.concatenate(ms) + jnp.log(jnp.concatenate(totals))
 
-        run_loop(ids_ref.shape[-1] // blocks.queries, each_block, unrolled=blocks.unrolled)
+            def finish(sums: tuple[Any, ...]) -> None:
+                ms, totals, o = sums
+                shares = [1.0 / (total * (1.0 - settings.rate)) for total in totals]
+                o_ref[row, queries, lanes] = (o * each_dim(shares, settings)).T.astype(o_ref.dtype)
+                lse_ref[row, group, :, queries] = jnp.concatenate(ms) + jnp.log(jnp.concatenate(totals))
+
+            over_chunks(refs, queries, blocks, start, lambda sums: over_keys(number, each_key_block, sums), finish)
+
+        count = ids_ref.shape[-1] // blocks.queries
+        run_loop(count, each_block, unrolled=blocks.unrolled, first=blocks.first_queries)
 
     each_group(settings, blocks, refs, scalars, compute)
 
 
 def backward_kernel(scalars: Scalars, refs: dict[str, Any], settings: Settings, blocks: Blocks) -> None:
     """Write the gradients of q, k, v and the tables."""
-    ids_ref, qkv_ref, o_ref, lse_ref, columns_ref = (refs[name] for name in ("ids", "qkv", "o", "lse", "columns"))
-    do_ref, d_ref, dk_ref, dv_ref = (refs[name] for name in ("do", "dqkv", "dk", "dv"))
+    ids_ref, o_ref, lse_ref, columns_ref = (refs[name] for name in ("ids", "o", "lse", "columns"))
+    do_ref, dk_ref, dv_ref = (refs[name] for name in ("do", "dk", "dv"))
+    (q_ref, q_at), (k_ref, k_at), (v_ref, v_at) = (operand(refs, "qkv", n) for n in range(3))
     if settings.relative:
 
         @pl.when(pl.program_id(1) == 0)
@@ -170,18 +181,22 @@ def backward_kernel(scalars: Scalars, refs: dict[str, Any], settings: Settings, 
         lanes = group_slice(group)
         tables = Tables(refs["tables"], group, settings) if settings.relative else None
         reverse = Tables(refs["reverse_tables"], group, settings) if settings.relative else None
-        dk_ref[...] = jnp.zeros_like(dk_ref)
-        dv_ref[...] = jnp.zeros_like(dv_ref)
+
+        def clear() -> None:
+            for ref in (dk_ref, dv_ref):
+                ref[blocks.chunk_keys] = jnp.zeros((ids_ref.shape[-1], LANES), jnp.float32)
+
+        if_chunk(blocks.chunk[0], 0, clear)
 
         def each_block(number: Any, _: None) -> None:
             queries = query_slice(number, blocks)
-            q = qkv_ref[row, 0, queries, lanes] * settings.scale
+            q = q_ref[row, q_at, queries, lanes] * settings.scale
             do, o = do_ref[row, queries, lanes], o_ref[row, queries, lanes]
             products = (do.astype(jnp.float32) * o.astype(jnp.float32)).T
 
             def each_key_block(key_number: Any, dq: jax.Array) -> jax.Array:
                 block = make_block(number, key_number, row, ids_ref, columns_ref, settings, blocks)
-                k, v = (qkv_ref[row, n, block.keys, lanes] for n in (1, 2))
+                k, v = k_ref[row, k_at, block.keys, lanes], v_ref[row, v_at, block.keys, lanes]
                 k_t, dqs, dk, dv = k.T, [dq], [], []
                 for head in settings.heads:
                     lse = lse_ref[row, group, head : head + 1, queries]
@@ -196,67 +211,28 @@ def backward_kernel(scalars: Scalars, refs: dict[str, Any], settings: Settings, 
                         more_dq, more_dk = reverse.gradients(head, ds, own_q, own_k, block, refs["dtables"])
                         dqs.append(more_dq.T)
                         dk.append(more_dk)
-                dk_ref[block.keys] += sum(dk[1:], dk[0])
-                dv_ref[block.keys] += sum(dv[1:], dv[0])
+                dk_ref[block.row_keys] += sum(dk[1:], dk[0])
+                dv_ref[block.row_keys] += sum(dv[1:], dv[0])
                 return sum(dqs[1:], dqs[0])
 
-            dq = over_keys(number, each_key_block, jnp.zeros((LANES, blocks.queries), jnp.float32))
-            d_ref[row, 0, queries, lanes] = (dq.T * settings.scale).astype(d_ref.dtype)
+            def finish(dq: jax.Array) -> None:
+                ref, at = operand(refs, "dqkv", 0)
+                ref[row, at, queries, lanes] = (dq.T * settings.scale).astype(ref.dtype)
 
-        run_loop(ids_ref.shape[-1] // blocks.queries, each_block, unrolled=blocks.unrolled)
-        d_ref[row, 1, :, lanes] = dk_ref[...].astype(d_ref.dtype)
-        d_ref[row, 2, :, lanes] = dv_ref[...].astype(d_ref.dtype)
+            start = jnp.zeros((LANES, blocks.queries), jnp.float32)
+            over_chunks(refs, queries, blocks, start, lambda dq: over_keys(number, each_key_block, dq), finish)
+
+        count = ids_ref.shape[-1] // blocks.queries
+        run_loop(count, each_block, unrolled=blocks.unrolled, first=blocks.first_queries)
+
+        def write() -> None:
+            for number, sums_ref in ((1, dk_ref), (2, dv_ref)):
+                ref, at = operand(refs, "dqkv", number)
+                ref[row, at, :, lanes] = sums_ref[blocks.chunk_keys].astype(ref.dtype)
+
+        if_chunk(blocks.chunk[0], blocks.chunks - 1, write)
 
     each_group(settings, blocks, refs, scalars, compute)
-
-
-def _call(
-    kernel: Callable[..., None],
-    settings: Settings,
-    scalars: Scalars,
-    inputs: dict[str, jax.Array],
-    outputs: dict[str, jax.ShapeDtypeStruct],
-    sums: tuple[str, ...] = (),
-) -> list[jax.Array]:
-    """Run a kernel on arrays by name, with `sums` over blocks, float32 [L, LANES]."""
-    B, _, L, E = inputs["qkv"].shape
-    blocks = Blocks.choose(settings, inputs["qkv"].shape, inputs["qkv"].dtype.itemsize)
-    rows, groups = blocks.rows, blocks.groups
-    qkv = pl.BlockSpec((rows, 3, L, groups * LANES), lambda g, b, *_: (b, 0, 0, g))
-    o = pl.BlockSpec((rows, L, groups * LANES), lambda g, b, *_: (b, 0, g))
-    tables = pl.BlockSpec((2, groups, 2 * L, LANES), lambda g, b, *_: (0, g, 0, 0))
-    specs = {
-        "ids": pl.BlockSpec((rows, 1, L), lambda g, b, *_: (b, 0, 0)),
-        "lse": pl.BlockSpec((rows, groups, len(settings.heads), L), lambda g, b, *_: (b, g, 0, 0)),
-        "dtables": pl.BlockSpec((2, groups, LANES, 2 * L), lambda g, b, *_: (0, g, 0, 0)),
-        **dict.fromkeys(("qkv", "dqkv"), qkv),
-        **dict.fromkeys(("o", "do"), o),
-        **dict.fromkeys(("tables", "reverse_tables"), tables),
-    }
-    scratch: dict[str, Any] = {"columns": jnp.int32} | dict.fromkeys(sums, jnp.float32)
-
-    def named(*refs: Any) -> None:
-        names, n = (*inputs, *outputs, *scratch), len(scalars)
-        kernel(Scalars(*refs[:n]), dict(zip(names, refs[n:], strict=True)), settings, blocks)
-
-    return pl.pallas_call(
-        named,
-        grid_spec=pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=len(scalars),
-            grid=(E // LANES // groups, B // rows),
-            in_specs=[specs[name] for name in inputs],
-            out_specs=[specs[name] for name in outputs],
-            scratch_shapes=[pltpu.VMEM((L, LANES), dtype) for dtype in scratch.values()],
-        ),
-        out_shape=[*outputs.values()],
-        interpret=settings.interpret,
-        name=f"attention_{kernel.__name__.removesuffix('_kernel')}",
-        compiler_params=pltpu.CompilerParams(
-            # The gradients of tables are sums over rows.
-            dimension_semantics=("parallel", "arbitrary" if "dtables" in outputs else "parallel"),
-            vmem_limit_bytes=100 << 20,
-        ),
-    )(*scalars, *inputs.values())
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
@@ -278,7 +254,7 @@ def _run_forward(
         "lse": jax.ShapeDtypeStruct((B, E // LANES, len(settings.heads), L), jnp.float32),
     }
     kernel = mosaic_chosen.forward_kernel if settings.block else forward_kernel
-    return _call(kernel, settings, scalars, inputs, outputs)
+    return call_kernel(kernel, settings, scalars, inputs, outputs)
 
 
 def _forward(
@@ -300,7 +276,7 @@ def _backward(
         two, groups, distances, lanes = tables.shape
         outputs["dtables"] = jax.ShapeDtypeStruct((two, groups, lanes, distances), jnp.float32)
     kernel = mosaic_chosen.backward_kernel if settings.block else backward_kernel
-    dqkv, *dtables = _call(kernel, settings, scalars, inputs, outputs, sums=("dk", "dv"))
+    dqkv, *dtables = call_kernel(kernel, settings, scalars, inputs, outputs, sums=("dk", "dv"))
     if tables is None:
         return dqkv, None, None, None
     return dqkv, None, None, jnp.flip(dtables[0], axis=3).swapaxes(2, 3).astype(tables.dtype)

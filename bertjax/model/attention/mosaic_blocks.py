@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -21,7 +22,13 @@ from bertjax.model.dropout import keep_scores
 # their maximum and sum run along sublanes, and statistics are rows [1, queries]. A block of queries meets the keys of
 # its row block by block, but for blocks of other sequences alone, or with a window those in reach as one block, read
 # from the row at a dynamic offset.
+#
+# Longer rows come in chunks: the grid has two more dims, chunks of queries and then of keys. A grid step is as above
+# with the queries of one chunk and the keys of the other. Sums over keys wait in memory for the next chunk of keys,
+# and those of dk and dv, which are of the whole row, for the next chunk of queries. With a window a long row is instead
+# cut into rows that overlap.
 LANES = MOSAIC_LENGTHS
+HEAD_WIDTHS = 16, 32, 64, LANES
 _BLOCK = 512  # most queries, and keys, at once
 _UNROLLED = 4  # with a window, unroll loops of up to so many blocks of queries: one block does not keep the units busy
 SUBLANES = 16  # offsets of keys are multiples of this: a tile of bfloat16 has as many
@@ -40,12 +47,20 @@ class Settings(NamedTuple):
     relative: bool = False  # terms of distances, DeBERTa's
     block: int = 0  # tokens of BigBird's chosen blocks; 0: no blocks
     random: int = 0  # number of them that a block sees besides its neighbours and the ends
+    chunk: int = 0  # tokens of a row in memory at once; 0: all
+    piece: int = 0  # most tokens of the pieces that a row with a window is cut into; 0: it is whole
+    length: int = 0  # tokens of the row that these rows are pieces of
     interpret: Any = False  # True or `pltpu.InterpretParams`, for tests without a TPU
 
     @property
     def heads(self) -> range:
         """The heads of a group."""
-        return range(LANES // self.head_dim)
+        return range(LANES // self.width)
+
+    @property
+    def width(self) -> int:
+        """Lanes of a head: its dims, and zeros where these do not divide a group."""
+        return next(width for width in HEAD_WIDTHS if width >= self.head_dim)
 
     @property
     def scale(self) -> float:
@@ -60,13 +75,18 @@ class Blocks(NamedTuple):
     groups: int
     queries: int
     keys: int
-    loop: int  # blocks of keys that a block of queries meets
+    loop: int  # blocks of keys that a block of queries meets, in a chunk
     unrolled: int  # blocks of queries, one after the other, whose work overlaps
+    chunks: int = 1  # of a row
+    chunk: tuple[Any, Any] = (0, 0)  # numbers of the grid step's chunk of queries and of its chunk of keys
 
     @classmethod
     def choose(cls, settings: Settings, shape: tuple[int, ...], itemsize: int) -> Blocks:
         """For q, k and v of a shape [B, 3, L, E]."""
         B, _, L, E = shape
+        if settings.chunk:
+            block = LANES * largest(settings.chunk // LANES, lambda n: n * LANES <= _BLOCK)
+            return cls(1, 1, block, block, settings.chunk // block, 1, L // settings.chunk)
         groups = largest(E // LANES, lambda n: n * 3 * L * LANES * itemsize <= _OPERAND)
         rows = largest(B, lambda n: n * groups * 3 * L * LANES * itemsize <= _OPERAND)
         block = LANES * largest(L // LANES, lambda n: n * LANES <= _BLOCK)
@@ -76,6 +96,22 @@ class Blocks(NamedTuple):
             few = min(_UNROLLED, _BLOCK**2 // (in_reach * LANES))
             return cls(rows, groups, LANES, in_reach, 1, largest(L // LANES, lambda n: n <= few))
         return cls(rows, groups, block, block, L // block, 1)
+
+    @property
+    def first_queries(self) -> Any:
+        """The number of the first block in the chunk of queries."""
+        return self.chunk[0] * self.loop
+
+    @property
+    def first_keys(self) -> Any:
+        """The number of the first block in the chunk of keys."""
+        return self.chunk[1] * self.loop
+
+    @property
+    def chunk_keys(self) -> Any:
+        """The slice of the row that the chunk of keys is."""
+        size = self.loop * self.keys
+        return ... if self.chunks == 1 else pl.ds(pl.multiple_of(self.chunk[1] * size, LANES), size)
 
 
 def largest(n: int, fits: Callable[[int], bool]) -> int:
@@ -100,13 +136,13 @@ def only(head: int, x: jax.Array, axis: int, settings: Settings) -> jax.Array:
     if len(settings.heads) == 1:
         return x
     dim = jax.lax.broadcasted_iota(jnp.int32, tuple(LANES if n == axis else 1 for n in range(2)), axis)
-    own = (dim >= head * settings.head_dim) & (dim < (head + 1) * settings.head_dim)
+    own = (dim >= head * settings.width) & (dim < (head + 1) * settings.width)
     return jnp.where(own, x, jnp.zeros((), x.dtype))
 
 
 def each_dim(values: list[jax.Array], settings: Settings) -> jax.Array:
     """A head's row [1, queries] for each of its dims: [LANES, queries]."""
-    return jnp.concatenate([jnp.broadcast_to(x, (settings.head_dim, x.shape[1])) for x in values], axis=0)
+    return jnp.concatenate([jnp.broadcast_to(x, (settings.width, x.shape[1])) for x in values], axis=0)
 
 
 class Scalars(NamedTuple):
@@ -117,12 +153,14 @@ class Scalars(NamedTuple):
     slopes: Any  # float32 [H]
     chosen: Any  # the blocks that the inner blocks see in each head, int32 [H (n - 2) random]
     spans: Any  # the lowest and the highest sequence id of each block, int32 [B blocks 2]
+    starts: Any = None  # where the rows begin in those that they are pieces of, int32 [B]
 
 
 class Block(NamedTuple):
     """A block of queries and a block of keys of one row."""
 
-    keys: Any  # slice of the row
+    keys: Any  # slice of the chunk
+    row_keys: Any  # slice of the row
     first_i: Any  # int32
     first_j: Any
     i: jax.Array  # positions, int32 [1, queries] and [keys, 1]
@@ -131,18 +169,24 @@ class Block(NamedTuple):
 
 
 def query_slice(number: Any, blocks: Blocks) -> Any:
-    """The slice of the row that a block of queries is."""
+    """The slice of the chunk that a block of queries is."""
+    number = number if blocks.chunks == 1 else jax.lax.rem(number, blocks.loop)
     return pl.ds(pl.multiple_of(number * blocks.queries, LANES), blocks.queries)
 
 
 def make_block(
     number: Any, key_number: Any, row: Any, ids_ref: Any, columns_ref: Any, settings: Settings, blocks: Blocks
 ) -> Block:
-    """The block of these numbers; `ids_ref` [rows, 1, L] and this row's `columns_ref` [L, LANES] are sequence ids."""
+    """The block of these numbers in the row.
+
+    `ids_ref` [rows, 1, L] and this row's `columns_ref` [L, LANES] are the sequence ids of a chunk's queries and keys.
+    """
     L, first_i, first_j = ids_ref.shape[-1], number * blocks.queries, key_number * blocks.keys
     if blocks.loop == 1 and blocks.keys < L:
         first_j = jnp.clip(first_i - reach(settings), 0, L - blocks.keys)
-    keys = pl.ds(pl.multiple_of(first_j, SUBLANES if blocks.loop == 1 else LANES), blocks.keys)
+    row_keys = keys = pl.ds(pl.multiple_of(first_j, SUBLANES if blocks.loop == 1 else LANES), blocks.keys)
+    if blocks.chunks > 1:
+        keys = query_slice(key_number, blocks)
     i = first_i + jax.lax.broadcasted_iota(jnp.int32, (1, blocks.queries), 1)
     j = first_j + jax.lax.broadcasted_iota(jnp.int32, (blocks.keys, 1), 0)
     seen = columns_ref[keys, :1] == ids_ref[row, :, query_slice(number, blocks)]
@@ -150,7 +194,7 @@ def make_block(
         seen &= jnp.abs(i - j) <= settings.window
     if settings.causal:
         seen &= j <= i
-    return Block(keys, first_i, first_j, i, j, seen)
+    return Block(keys, row_keys, first_i, first_j, i, j, seen)
 
 
 def id_spans(sequence_ids: jax.Array, block: int) -> jax.Array:
@@ -159,13 +203,52 @@ def id_spans(sequence_ids: jax.Array, block: int) -> jax.Array:
     return jnp.stack([ids.min(axis=1), ids.max(axis=1)], axis=1).reshape(-1)
 
 
-def run_loop(count: int, body: Callable[[Any, Any], Any], start: Any = None, unrolled: int = 1) -> Any:
-    """`jax.lax.fori_loop`; its own unrolling ends on another count, which a reader of the schedule would misread."""
+def run_loop(count: int, body: Callable[[Any, Any], Any], start: Any = None, unrolled: int = 1, first: Any = 0) -> Any:
+    """`jax.lax.fori_loop` from `first` on.
+
+    Its own unrolling, and a start that is not 0, end on another count, which a reader of the schedule would misread.
+    """
 
     def bodies(number: Any, x: Any) -> Any:
+        number = number if isinstance(first, int) else first + number
         return functools.reduce(lambda x, part: body(number * unrolled + part, x), range(unrolled), x)
 
     return bodies(0, start) if count == unrolled else jax.lax.fori_loop(0, count // unrolled, bodies, start)
+
+
+def if_chunk(chunk: Any, number: int, function: Callable[[], None]) -> None:
+    """Call the function if the chunk has this number; for whole rows, whose only chunk is 0, without a condition."""
+    if isinstance(chunk, int):
+        function()
+    else:
+        pl.when(chunk == number)(function)
+
+
+def over_chunks(
+    refs: dict[str, Any],
+    queries: Any,
+    blocks: Blocks,
+    start: Any,
+    run: Callable[[Any], Any],
+    finish: Callable[..., None],
+) -> None:
+    """Call finish(run(start)): in the first chunk of keys from start, in the last one to the end."""
+    if blocks.chunks == 1:
+        return finish(run(start))
+    leaves, tree = jax.tree.flatten(start)
+    ends = itertools.accumulate(len(x) for x in reversed(leaves))  # o, which is whole tiles of memory, comes first
+    places = [pl.ds(end - len(x), len(x)) for x, end in zip(leaves, reversed([*ends]), strict=True)]
+    ref, is_first = refs["sums"], blocks.chunk[1] == 0
+    kept = [jnp.where(is_first, x, ref[place, queries]) for x, place in zip(leaves, places, strict=True)]
+    sums = run(tree.unflatten(kept))
+    for x, place in zip(jax.tree.leaves(sums), places, strict=True):
+        ref[place, queries] = x
+    if_chunk(blocks.chunk[1], blocks.chunks - 1, lambda: finish(sums))
+
+
+def operand(refs: dict[str, Any], name: str, number: int) -> tuple[Any, int]:
+    """The ref of q, k or v, or of its gradient, and its place there: one array, or where rows come in chunks three."""
+    return (refs[name], number) if name in refs else (refs[f"{name}{number}"], 0)
 
 
 def group_slice(group: Any) -> Any:
@@ -186,7 +269,7 @@ def head_gradients(
 ) -> tuple[jax.Array, jax.Array]:
     """ds [keys, queries] and dv [keys, LANES] of a head from its scores, lse and do, and do o of a group's dims."""
     # p / (1 - rate) in place of p, delta (1 - rate) in place of delta: one multiplication less.
-    own = products[head * settings.head_dim : (head + 1) * settings.head_dim]
+    own = products[head * settings.width : (head + 1) * settings.width]
     delta = jnp.sum(own, axis=0, keepdims=True) * (1.0 - settings.rate)
     p = jnp.exp(s - (lse + jnp.log(1.0 - settings.rate)))
     dv = product(drop(head, block, p).astype(v.dtype), do, 1, 0)
@@ -204,12 +287,14 @@ def each_group(
     `causal` of later tokens alone, are left out: they would add zeros.
     """
     ids_ref, columns_ref = refs["ids"], refs["columns"]
-    L, first_group, first_row = ids_ref.shape[-1], pl.program_id(0) * blocks.groups, pl.program_id(1) * blocks.rows
+    chunk, first_group, first_row = ids_ref.shape[-1], pl.program_id(0) * blocks.groups, pl.program_id(1) * blocks.rows
+    length = settings.length or chunk * blocks.chunks
 
     def run_row(row: Any, _: None) -> None:
         key = scalars.keys[first_row + row].astype(jnp.uint32)
-        columns_ref[...] = jnp.broadcast_to(ids_ref[row], (LANES, L)).T
-        first_block = (first_row + row) * blocks.loop
+        columns_ref[...] = jnp.broadcast_to(refs.get("key_ids", ids_ref)[row], (LANES, chunk)).T
+        first_block = (first_row + row) * (blocks.loop * blocks.chunks)
+        offset = None if scalars.starts is None else scalars.starts[first_row + row].astype(jnp.uint32)
 
         def over_keys(number: Any, body: Callable[[Any, Any], Any], start: Any) -> Any:
             def if_seen(key_number: Any, x: Any) -> Any:
@@ -218,9 +303,12 @@ def each_group(
                 seen &= scalars.spans[queries] <= scalars.spans[keys + 1]
                 if settings.causal:
                     seen &= key_number <= number
+                if settings.window and blocks.chunks > 1:
+                    seen &= (jnp.abs(key_number - number) - 1) * blocks.keys < settings.window
                 return jax.lax.cond(seen, lambda: body(key_number, x), lambda: x)
 
-            return run_loop(blocks.loop, body if blocks.loop == 1 else if_seen, start)
+            always = blocks.loop * blocks.chunks == 1
+            return run_loop(blocks.loop, body if always else if_seen, start, first=blocks.first_keys)
 
         def run_group(group: Any, _: None) -> None:
             first = (first_group + group) * len(settings.heads)
@@ -233,7 +321,9 @@ def each_group(
                     return x
                 number = scalars.heads[first + head].astype(jnp.uint32)
                 i, j = block.i.astype(jnp.uint32), block.j.astype(jnp.uint32)
-                return jnp.where(keep_scores(number, i, j, L, key, settings.rate), x, 0.0)
+                if offset is not None:
+                    i, j = offset + i, offset + j
+                return jnp.where(keep_scores(number, i, j, length, key, settings.rate), x, 0.0)
 
             compute(row, group, first, slope, drop, over_keys)
 

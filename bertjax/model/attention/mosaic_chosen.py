@@ -65,7 +65,7 @@ class _Row(NamedTuple):
         place = jax.lax.broadcasted_iota(jnp.int32, (block, 1), 0)
         j = jnp.concatenate([number * block + place for number, _ in numbers], axis=0)
         i = tile * LANES + lane
-        return slices, Block(None, tile * LANES, None, i, j, jnp.concatenate(seen, axis=0))
+        return slices, Block(None, None, tile * LANES, None, i, j, jnp.concatenate(seen, axis=0))
 
     def ends(self) -> Block:
         """The first block of the first tile and the last of the last, as a tile, which sees the row."""
@@ -77,7 +77,7 @@ class _Row(NamedTuple):
         seen = (self.refs["columns"][:, :1] == ids) & (
             (lane < self.settings.block) | (lane >= LANES - self.settings.block)
         )
-        return Block(None, None, None, i, j, seen)
+        return Block(None, None, None, None, i, j, seen)
 
     def both(self, read: Callable[[Any], jax.Array], axis: int) -> jax.Array:
         """The tile of the ends, from the first tile of the row and the last."""
