@@ -150,7 +150,7 @@ def measure(
         if absent := [name for name in figure.data if not (data / name).exists()]:
             yield figure, f"skipped: needs {data / absent[0]}; give --data", 0.0
             continue
-        if keras is None and "{keras}" in figure.command:
+        if keras is None and any("{keras}" in word for word in figure.command):
             yield figure, "skipped: needs an interpreter with keras-hub; give --keras", 0.0
             continue
         commands = [words for words in (figure.after, figure.command) if words]
