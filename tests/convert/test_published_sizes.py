@@ -67,10 +67,12 @@ def test_outputs_are_as_near_to_float64_as_transformers(family: str, preset: str
         exact = their_forward(network.double(), config, batch)
     assert len(ours["states"]) == config.num_hidden_layers + 1
     for name, right in exact.items():
+        # The two logits of a pair are sums whose terms can cancel: ERNIE's are a tenth of the terms' norm here.
+        least = 5e-5 if name == "NSP logits" else 1e-5
         found, other, right = (_of_tokens(x, batch["attention_mask"]) for x in (ours[name], theirs[name], right))
         for number, layer in enumerate(right) if name == "states" else [(..., right)]:
             ours_off, theirs_off = relative(found[number], layer), relative(other[number], layer)
-            assert ours_off <= max(1e-5, 2 * theirs_off), f"{name} {number}: {ours_off:.1e}, {theirs_off:.1e}"
+            assert ours_off <= max(least, 2 * theirs_off), f"{name} {number}: {ours_off:.1e}, {theirs_off:.1e}"
 
 
 @pytest.mark.long
