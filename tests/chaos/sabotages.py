@@ -436,8 +436,8 @@ SABOTAGES = (
     ),
     Sabotage(
         "input/windows.py",
-        'derive_key(self._seed, "parts", epoch)',
-        'derive_key(self._seed, "parts")',
+        'derive_key(seed, "parts", epoch)',
+        'derive_key(seed, "parts")',
         "input/test_windows.py",
     ),
     Sabotage(
