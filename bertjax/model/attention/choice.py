@@ -19,7 +19,6 @@ from bertjax.model.attention.kernels import (
     MOSAIC_HEAD_DIM,
     MOSAIC_LENGTHS,
     MOSAIC_LONGEST_RELATIVE,
-    MOSAIC_LONGEST_WHOLE,
     mosaic_memory,
 )
 from bertjax.model.attention.self_attention import layer_windows
@@ -192,7 +191,7 @@ def _mosaic_hindrance(
             f"mosaic takes blocks of {known} tokens, not {model.attention_block}", "change model.attention_block"
         )
     memory, relative = mosaic_memory(device_kind), model.position_embedding == "relative"
-    whole = min(MOSAIC_LONGEST_WHOLE, memory.row_bytes // (4 if execution.dtype == "float32" else 2))
+    whole = memory.longest_whole(4 if execution.dtype == "float32" else 2)
     longest = min(MOSAIC_LONGEST_RELATIVE, whole) if relative else whole if sees_blocks else memory.longest
     if length % MOSAIC_LENGTHS or length > longest:
         return Hindrance(

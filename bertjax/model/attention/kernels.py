@@ -27,6 +27,10 @@ class MosaicMemory(NamedTuple):
     longest: int  # most tokens of a row that is; the sums of its gradients are whole
     chunk_bytes: int  # most bytes of one dim of the tokens of a chunk
 
+    def longest_whole(self, itemsize: int) -> int:
+        """Most tokens of a row that is not cut, whose numbers have `itemsize` bytes."""
+        return min(MOSAIC_LONGEST_WHOLE, self.row_bytes // itemsize)
+
 
 # By the kind of TPU, where the memory has 16 or 64 MiB and not 128.
 _LITTLE = MosaicMemory(row_bytes=2048, longest=8192, chunk_bytes=1024)

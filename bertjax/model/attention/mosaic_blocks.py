@@ -24,9 +24,9 @@ from bertjax.model.dropout import keep_scores
 # from the row at a dynamic offset.
 #
 # Longer rows come in chunks: the grid has two more dims, chunks of queries and then of keys. A grid step is as above
-# with the queries of one chunk and the keys of the other. Sums over keys wait in memory for the next chunk of keys,
-# and those of dk and dv, which are of the whole row, for the next chunk of queries. With a window a long row is instead
-# cut into rows that overlap.
+# with the queries of one chunk and the keys of the other. Sums over keys wait in memory for the next chunk of keys.
+# dk and dv of the whole row wait there for the next chunk of queries. With a window a long row is instead cut into rows
+# that overlap.
 LANES = MOSAIC_LENGTHS
 HEAD_WIDTHS = 16, 32, 64, LANES
 _BLOCK = 512  # most queries, and keys, at once

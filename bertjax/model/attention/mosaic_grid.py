@@ -10,10 +10,10 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from bertjax.model.attention.kernels import MOSAIC_LONGEST_WHOLE, mosaic_memory
+from bertjax.model.attention.kernels import mosaic_memory
 from bertjax.model.attention.mosaic_blocks import LANES, SUBLANES, Blocks, Scalars, Settings, largest
 
-_UNIT = 512  # pieces of a row have a multiple of so many tokens, which makes whole unrolled loops
+_UNIT = 512  # the length of a piece is a multiple of this, so that unrolled loops leave no rest
 _TOKENS = {"ids": 2, "qkv": 2, "dqkv": 2, "o": 1, "do": 1, "lse": 3}  # the dim of tokens
 
 
@@ -21,7 +21,7 @@ def in_parts(settings: Settings, length: int, itemsize: int) -> Settings:
     """Cut rows of `length` tokens that exceed the memory: with a window into pieces, else into chunks."""
     device = jax.sharding.get_abstract_mesh().abstract_device
     memory = mosaic_memory(device and device.device_kind)
-    longest = min(MOSAIC_LONGEST_WHOLE, memory.row_bytes // itemsize)
+    longest = memory.longest_whole(itemsize)
     if length <= longest or settings.relative or settings.block:
         return settings
     if settings.window and 4 * _overlap(settings) <= longest:
@@ -46,7 +46,7 @@ def call_kernel(
     """Run a kernel on arrays by name, with `sums` over blocks, float32 [L, LANES]; on rows or on their pieces.
 
     Pieces overlap by what the window reaches, so each has all that its own tokens see and are seen by. Their keys come
-    as one block, so that the spans of `scalars`, which are those of the rows, are not read.
+    as one block, so the kernel does not read `scalars.spans`, which describe whole rows.
     """
     if not settings.piece:
         return _call(kernel, settings, scalars, inputs, outputs, sums)
