@@ -89,7 +89,7 @@ class TokenStore:
     def open(cls, path: str | Path, most_bytes: int = 0, manifest: dict[str, Any] | None = None) -> TokenStore:
         """Open a store without reading tokens. A copy with holes may have a bound on its bytes, see `Origin`.
 
-        `manifest` is that of the store, if it has been read already.
+        Pass the store's `manifest` if it has been read already.
 
         Raises ValueError if it is not a store, has another format version or a changed manifest, or a file is missing
         or of another size.
@@ -437,7 +437,7 @@ class _Shard:
     def file(self, name: str) -> BlockFile:
         """The file of an array."""
         if (file := self._files.get(name)) is None:
-            dtype = _DTYPES.get(name, self._dtype)  # that of tokens is the store's
+            dtype = _DTYPES.get(name, self._dtype)  # tokens have the store's dtype
             # Of several threads one makes the file that all use, which counts what is held of a bounded copy.
             file = self._files.setdefault(name, BlockFile(self._folder, self._records[name], dtype, self._origin))
         return file
