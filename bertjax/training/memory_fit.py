@@ -100,7 +100,7 @@ def fit_to_memory(
 
     counts = {stage.number: list(microbatch_counts(stage.training, shards)) for stage in stages}
     devices = shards * row_parts(mesh)
-    large = {stage.number: _of_enough_tokens(stage, counts[stage.number], devices) for stage in stages}
+    large = {stage.number: _counts_with_enough_tokens(stage, counts[stage.number], devices) for stage in stages}
     # Long rows are the first to need recomputation: no step of another stage is compiled in vain before it is known.
     longest_first = sorted(stages, key=lambda stage: -stage.data.sequence_length)
     execution, needs = config.execution, {}
@@ -216,7 +216,7 @@ def _within(eqn: Any) -> list[Any]:
     return jaxprs
 
 
-def _of_enough_tokens(stage: Stage, counts: list[int], devices: int) -> list[int]:
+def _counts_with_enough_tokens(stage: Stage, counts: list[int], devices: int) -> list[int]:
     """Those of the numbers of microbatches with which each of the devices that share tokens has enough at a time."""
     tokens = stage.training.global_batch_size * stage.data.sequence_length / devices
     return [count for count in counts if tokens / count >= _ENOUGH_TOKENS] or counts[:1]
