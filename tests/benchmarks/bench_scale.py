@@ -192,7 +192,7 @@ def measure_reads(path: Path) -> dict[str, float]:
         "requests of two windows, host of 4": requests,
         f"read for a byte used, most of {LANES} hosts": (hosts[:, 0] / hosts[:, 1]).max(),
         f"read by {LANES} hosts together for a byte of the store": hosts[:, 0].sum() / arrays,
-        f"tokens of {LANES} hosts by those of the store": hosts[:, 2].sum() / train["tokens"],
+        f"tokens that {LANES} hosts read together, for a token of the store": hosts[:, 2].sum() / train["tokens"],
     }
 
 

@@ -218,7 +218,7 @@ def test_released_batches_are_planned_again(split: SplitView, lanes: int) -> Non
 
 @pytest.mark.parametrize("window_tokens", [WINDOW, 10**6])
 def test_batches_are_freed_without_a_collection(split: SplitView, window_tokens: int) -> None:
-    """A window is a gigabyte: in a cycle of references that of an earlier stage would stay beside the next one."""
+    """A window is a gigabyte: a cycle of references would keep the earlier stage's beside the next one."""
     view = split.select(split.parts(10**6))
     batches = PairBatches(view, TOKENIZER, SENTENCES, SEED, objectives=("mlm",), window_tokens=window_tokens)
     ((_, text, _),) = batches.texts(np.arange(1))

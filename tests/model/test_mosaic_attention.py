@@ -58,7 +58,7 @@ def test_mosaic_is_the_reference(
 
 
 def cut_rows(longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut rows of more tokens than that, with a window into pieces of at most so many and else into chunks of 128."""
+    """Cut rows longer than this: into pieces of at most this length with a window, else into chunks of 128."""
     monkeypatch.setattr(mosaic_blocks, "_BLOCK", 128)
     monkeypatch.setattr(mosaic_grid, "_UNIT", 128)
     monkeypatch.setattr(mosaic_grid, "mosaic_memory", lambda _: MosaicMemory(4 * longest, 65536, chunk_bytes=4 * 128))

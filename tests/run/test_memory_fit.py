@@ -70,7 +70,7 @@ def decided(limit: float | None, config: Config = CONFIG, mesh: MeshConfig = ON_
 )
 def test_microbatches_come_before_recomputation(limit: float | None, microbatches: list[int], remat: str) -> None:
     assert decided(limit) == (microbatches, remat)
-    # The tokens of a device at a time are as many if both devices share every row, of which one at a time is the least.
+    # If both devices share every row, each has as many tokens at a time; the least is one row at a time.
     assert decided(limit, mesh=MeshConfig(1, length=2)) == (microbatches if limit != 100 else [256, 256], remat)
 
 
