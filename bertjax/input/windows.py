@@ -110,10 +110,21 @@ class Windows:
 
 
 def _epoch_order(tokens: np.ndarray, edges: np.ndarray, shares: np.ndarray | None, seed: int, epoch: int) -> Reading:
-    """The parts of an epoch in random order, with the copy number of each; `tokens` and `edges` as in `mixed`."""
-    order = every_document(len(tokens)) if shares is None else mixed(edges, tokens, shares, seed, epoch)
-    shuffled = permute(np.arange(len(order)), len(order), derive_key(seed, "parts", epoch))
-    return Reading(order.document[shuffled], order.copy[shuffled])
+    """The parts of an epoch, with the copy number of each; `tokens` and `edges` as in `mixed`.
+
+    The parts of a source are in random order and evenly spaced, so that every window has each source's share.
+    """
+    reading = every_document(len(tokens)) if shares is None else mixed(edges, tokens, shares, seed, epoch)
+    sizes, positions = tokens[reading.document], np.empty(len(reading))
+    sources = np.searchsorted(edges, reading.document, side="right") - 1
+    keys = hash64(derive_key(seed, "parts", epoch), np.arange(len(edges) - 1)).tolist()
+    for source in np.unique(sources).tolist():
+        (own,) = np.nonzero(sources == source)
+        own = own[permute(np.arange(len(own)), len(own), keys[source])]
+        ends = np.cumsum(sizes[own])
+        positions[own] = (ends - keys[source] / 2**64 * sizes[own]) / ends[-1]
+    order = np.argsort(positions, kind="stable")
+    return Reading(reading.document[order], reading.copy[order])
 
 
 def _dealt(parts: list[Part], lane: Lane) -> list[Part]:

@@ -148,6 +148,21 @@ def test_each_source_has_its_share_to_within_a_part(split: SplitView) -> None:
     assert max(seen.values()) - min(seen[token] for token in range(edge, 5 + split.num_tokens)) <= 2
 
 
+@pytest.mark.parametrize("weights", [(), (1.0, 3.0)])
+def test_every_window_has_each_sources_share(split: SplitView, weights: tuple[float, ...]) -> None:
+    windows = batches_of(split, replace(SENTENCES, weights=weights))._epochs._windows
+    shares = []
+    for number in range(4 * windows.count):
+        window = windows.get(number)
+        text, reading = window.text, window.reading
+        lengths = np.diff(text.sentence_offsets[text.document_offsets])
+        documents = np.arange(len(lengths)) if reading is None else reading.document
+        of_first = documents < text.source_edges[1]
+        shares.append(lengths[documents[of_first]].sum() / lengths[documents].sum())
+    part = windows._tokens.max() / WINDOW
+    assert max(np.abs(np.array(shares) - (0.25 if weights else 0.75))) < 3 * part
+
+
 def test_neighbours_come_from_unrelated_parts(split: SplitView) -> None:
     batches = batches_of(split, PAIRS)
     numbers = np.concatenate([epoch_of(batches, epoch) for epoch in range(6)])
