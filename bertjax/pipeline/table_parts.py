@@ -23,7 +23,7 @@ from bertjax.storage.lean_import import require_package
 from bertjax.storage.remote import is_remote
 from bertjax.storage.terminal import first_names
 from bertjax.storage.utf8 import ReadCounts
-from bertjax.text.claims import ClaimedUnits, Claims
+from bertjax.text.claims import Claims
 from bertjax.text.corpus import Unit
 from bertjax.text.sources import jsonl, parquet
 from bertjax.text.sources.line_spans import split_lines
@@ -101,14 +101,16 @@ def annotate_tables(
     started, count, rows = time.monotonic(), 0, 0
     with Claims(folder / _CLAIMS) as claims, Progress(len(units), what, unit="part") as progress:
         while missing := [unit for unit in units if not _part(folder, unit).exists()]:
-            claimed = ClaimedUnits(missing, claims, lambda unit: _part(folder, unit).exists())
-            for unit, table in _read_ahead(claimed, columns):
+            before = count
+            for unit, table in _read_ahead(
+                claims.claim_each(missing, lambda unit: _part(folder, unit).exists()), columns
+            ):
                 whole = _with_columns(table, columns, annotate, unit.files[0])
                 _write(whole, _part(folder, unit))
                 claims.release(unit.number)
                 count, rows = count + 1, rows + whole.num_rows
                 progress.update(1)
-            if not claimed:
+            if count == before:
                 time.sleep(_WAIT_SECONDS)
     _unify([_part(folder, unit) for unit in units])
     return Annotated(folder, len(units), count, rows, time.monotonic() - started)

@@ -10,7 +10,7 @@ import json
 import re
 import secrets
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -32,7 +32,7 @@ _TOKENIZER = threading.Lock()  # a worker's threads share its tokenizer, which i
 
 
 def run_units(
-    function: Callable[[Unit], Result], units: Collection[Unit], what: str, *, options: Sequence[str], folder: AnyPath
+    function: Callable[[Unit], Result], units: Iterable[Unit], what: str, *, options: Sequence[str], folder: AnyPath
 ) -> Iterator[tuple[Unit, Result]]:
     """A `Runner` by a pipeline with `options` (`--runner=FlinkRunner` and so on); yields after it has ended.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -55,32 +55,11 @@ class Claims:
         if self._file is not None:
             fcntl.lockf(self._file, fcntl.LOCK_UN, 1, number)
 
-
-class ClaimedUnits(Collection[Unit]):
-    """Units that are claimed one by one while they are iterated over, without those that others have or finished."""
-
-    def __init__(self, units: Sequence[Unit], claims: Claims, is_finished: Callable[[Unit], bool]) -> None:
-        self._claims, self._is_finished = claims, is_finished
-        self._units = list(units)
-        self._claimed = self._claim()
-        self._first = next(self._claimed, None)
-
-    def __len__(self) -> int:
-        """The number of units at most; 0 if none can be claimed now."""
-        return 0 if self._first is None else len(self._units)
-
-    def __iter__(self) -> Iterator[Unit]:
-        if self._first is not None:
-            yield self._first
-            yield from self._claimed
-
-    def __contains__(self, unit: object) -> bool:
-        return unit in self._units
-
-    def _claim(self) -> Iterator[Unit]:
-        for unit in self._units:
-            if self._claims.claim(unit.number):
-                if self._is_finished(unit):  # by a process that released it meanwhile
-                    self._claims.release(unit.number)
+    def claim_each(self, units: Iterable[Unit], is_finished: Callable[[Unit], bool]) -> Iterator[Unit]:
+        """Yield the units that no other process has claimed or finished, each claimed just before."""
+        for unit in units:
+            if self.claim(unit.number):
+                if is_finished(unit):  # by a process that released it meanwhile
+                    self.release(unit.number)
                 else:
                     yield unit

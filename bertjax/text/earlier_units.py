@@ -19,51 +19,38 @@ from bertjax.storage.atomic_directories import publish, scratch_dir
 from bertjax.storage.json_documents import read_json
 from bertjax.text.corpus import Unit
 from bertjax.text.screening import compares, publish_files
-from bertjax.text.shards import ShardJob, UnitRecord, is_finished, unit_digest
+from bertjax.text.shards import ShardJob, UnitRecord, finished_record, unit_digest
 from bertjax.text.store.manifest import shard_files
 
 
-def take_over_units(units: Sequence[Unit], job: ShardJob) -> int:
-    """Link the shards of units that another preparation has finished into the folder of `job`; returns how many.
+def take_over_units(units: Sequence[Unit], job: ShardJob) -> None:
+    """Link the shards of units that another preparation has finished into the folder of `job`.
 
     Takes none in object storage, nor where filters compare documents across units.
     """
     if not isinstance(job.folder, Path) or compares(job.filters):
-        return 0
-    missing = [unit for unit in units if not is_finished(unit, job)]
-    earlier = _finished_elsewhere(job.folder) if missing else {}
-    matches = [(unit, earlier[digest]) for unit in missing if (digest := unit_digest(unit, job)) in earlier]
-    return sum(_take_over(unit, path, job) for unit, path in matches)
+        return
+    missing = {unit_digest(unit, job): unit for unit in units if finished_record(unit, job) is None}
+    for path in job.folder.parent.glob("store-*.partial/unit-*.json") if missing else ():
+        if path.parent == job.folder:
+            continue
+        try:
+            record = read_json(path, UnitRecord)
+        except (FileNotFoundError, ValueError):  # gone, as when its store was published, or damaged
+            continue
+        if (unit := missing.get(record["digest"])) and _take_over(unit, record, path.parent, job):
+            del missing[record["digest"]]
 
 
-def _finished_elsewhere(folder: Path) -> dict[str, Path]:
-    """The records of units in the folders of other unfinished stores, by the digest of what is in the unit."""
-    records: dict[str, Path] = {}
-    for path in folder.parent.glob("store-*.partial/unit-*.json"):
-        if path.parent != folder and (record := _read(path)):
-            records[record.get("digest", "")] = path
-    return records
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    """The record of a unit; None if it is damaged, or gone, as when its store was published."""
-    try:
-        return read_json(path, UnitRecord)
-    except (FileNotFoundError, ValueError):
-        return None
-
-
-def _take_over(unit: Unit, path: Path, job: ShardJob) -> bool:
+def _take_over(unit: Unit, record: Mapping[str, Any], earlier: Path, job: ShardJob) -> bool:
     """Link the shards of a record; returns whether they are all there and the disk can link them."""
     assert isinstance(job.folder, Path)
-    if (record := _read(path)) is None:
-        return False
     shards: dict[str, Any] = {}
     with scratch_dir(job.folder, f"{unit.name}-") as name:
         scratch = Path(name)
         try:
             for split, shard in record["shards"].items():
-                shards[split] = shard and _linked(shard, path.parent, f"{split}-{unit.number:05}", scratch)
+                shards[split] = shard and _linked(shard, earlier, f"{split}-{unit.number:05}", scratch)
         except OSError:
             return False
         for file in sorted(scratch.iterdir()):

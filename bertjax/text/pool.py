@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
@@ -30,9 +30,9 @@ class Runner(Protocol):
     """Applies a function to units: in processes, or on a cluster."""
 
     def __call__(
-        self, function: Callable[[Unit], Result], units: Collection[Unit], what: str
+        self, function: Callable[[Unit], Result], units: Iterable[Unit], what: str
     ) -> Iterator[tuple[Unit, Result]]:
-        """Yield (unit, function(unit)) once for every unit, in any order; units are iterated over once, when needed.
+        """Yield (unit, function(unit)) once for every unit, in any order; units are taken one by one, when needed.
 
         `function` must be a module-level function or a partial of one, may be called more than once for a unit, and
         returns JSON values. `what` names the work in messages. Raises ValueError like `function`, and RuntimeError
@@ -58,7 +58,7 @@ def processes(workers: int) -> Runner:
 
 
 def run_units(
-    function: Callable[[Unit], Result], units: Collection[Unit], what: str, *, workers: int
+    function: Callable[[Unit], Result], units: Iterable[Unit], what: str, *, workers: int
 ) -> Iterator[tuple[Unit, Result]]:
     """A `Runner` with `workers` processes; yields results as they finish.
 
@@ -66,16 +66,16 @@ def run_units(
     raises, RuntimeError naming the files if a worker dies, and StoppedWorker if one is stopped (detected on Linux
     only).
     """
-    workers = min(workers or cores(), len(units))
-    if workers <= 1:
-        yield from ((unit, function(unit)) for unit in units)
+    waiting = iter(units)
+    # No more at a time than workers, so that the units of a dead worker are known.
+    first = list(itertools.islice(waiting, workers or cores()))
+    if len(first) <= 1:
+        yield from ((unit, function(unit)) for unit in itertools.chain(first, waiting))
         return
     context, earlier = multiprocessing.get_context("spawn"), set(multiprocessing.active_children())
     starting = partial(_start_worker, active())
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=starting) as executor:
-        waiting = iter(units)
-        # No more at a time than workers, so that the units of a dead worker are known.
-        running = {executor.submit(function, unit): unit for unit in itertools.islice(waiting, workers)}
+    with ProcessPoolExecutor(len(first), mp_context=context, initializer=starting) as executor:
+        running = {executor.submit(function, unit): unit for unit in first}
         states = _States([child for child in multiprocessing.active_children() if child not in earlier])
         try:
             while running:

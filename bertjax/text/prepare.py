@@ -30,7 +30,7 @@ from bertjax.storage.progress import SIGNS, Progress, no_progress
 from bertjax.storage.remote import AnyPath, is_remote, to_path
 from bertjax.storage.terminal import first_names
 from bertjax.storage.utf8 import ReadCounts
-from bertjax.text.claims import ClaimedUnits, Claims
+from bertjax.text.claims import Claims
 from bertjax.text.corpus import Corpus, Unit, refuse_changed
 from bertjax.text.division import LEAST_DOCUMENTS, Division, divide
 from bertjax.text.documents import DIVIDING_VERSION, describe_counts
@@ -42,7 +42,6 @@ from bertjax.text.pool import Runner, processes
 from bertjax.text.readable import readable_corpus, reporting_unreadable
 from bertjax.text.screening import (
     compare_unit,
-    compared_units,
     compares,
     has_verdicts,
     read_comparison,
@@ -50,7 +49,7 @@ from bertjax.text.screening import (
     screening_table,
     write_verdicts,
 )
-from bertjax.text.shards import ShardJob, finished_shards, is_finished, make_shards, remove_records
+from bertjax.text.shards import ShardJob, finished_record, make_shards, remove_records
 from bertjax.text.sources.registry import KINDS, parse_sources, require_documents, source_files
 from bertjax.text.store.format import TokenStore
 from bertjax.text.store.joined import require_joinable
@@ -212,7 +211,7 @@ def prepare_share(data: DataConfig, index: int, count: int, progress: Progress =
             _compare_documents(corpus.units, units, job, runner, progress)
             _fill({}, units, _shard_step(job), runner, progress, waits=False)
             _require_unchanged(corpus, job)
-            return len(finished_shards(corpus.units, job)), len(corpus.units)
+            return sum(finished_record(unit, job) is not None for unit in corpus.units), len(corpus.units)
 
 
 def _plan_store(
@@ -388,8 +387,7 @@ class _Step(NamedTuple):
     what: str
     claims: AnyPath  # the file of the claims on units
     make: Callable[[Unit], dict[str, Any]]  # processes a unit and returns its record
-    finished: Callable[[Sequence[Unit]], dict[int, dict[str, Any]]]  # number -> record of the units that are finished
-    is_finished: Callable[[Unit], bool]
+    read: Callable[[Unit], dict[str, Any] | None]  # the record of a unit that any process has finished
 
 
 def _shard_step(job: ShardJob) -> _Step:
@@ -397,8 +395,7 @@ def _shard_step(job: ShardJob) -> _Step:
         "preparing text",
         job.folder / "unit-claims",
         partial(make_shards, job=job),
-        partial(finished_shards, job=job),
-        partial(is_finished, job=job),
+        partial(finished_record, job=job),
     )
 
 
@@ -413,8 +410,7 @@ def _compare_documents(
         "comparing documents",
         job.folder / "unit-comparison-claims",
         partial(compare_unit, inputs=job.inputs, names=job.filters, longest=job.longest, folder=folder),
-        partial(compared_units, inputs=job.inputs, folder=folder),
-        lambda unit: read_comparison(unit, job.inputs, folder) is not None,
+        partial(read_comparison, inputs=job.inputs, folder=folder),
     )
     folder.mkdir(exist_ok=True)
     records: dict[int, dict[str, Any]] = {}
@@ -438,19 +434,22 @@ def _fill(
     total = sum(unit.size for unit in units)
     with Claims(step.claims) as claims:
         while True:
-            records |= step.finished(units)
-            done = sum(unit.size for unit in units if unit.number in records)
-            progress(f"{step.what}, bytes", done, total)
             missing = [unit for unit in units if unit.number not in records]
-            claimed = ClaimedUnits(missing, claims, step.is_finished)
+            records |= {unit.number: record for unit in missing if (record := step.read(unit))}
+            missing = [unit for unit in missing if unit.number not in records]
+            done = total - sum(unit.size for unit in missing)
+            progress(f"{step.what}, bytes", done, total)
+            before = len(records)
+            claimed = claims.claim_each(missing, lambda unit: step.read(unit) is not None)
             for unit, record in runner(step.make, claimed, step.what):
                 records[unit.number] = record
                 claims.release(unit.number)
                 done += unit.size
                 progress(f"{step.what}, bytes", done, total)
-            if len(records) == len(units) or (not waits and not claimed):
+            is_idle = len(records) == before  # all that is left is claimed by others
+            if len(records) == len(units) or (is_idle and not waits):
                 return
-            if not claimed:
+            if is_idle:
                 time.sleep(_WAIT_SECONDS)
 
 

@@ -149,11 +149,6 @@ def compare_unit(unit: Unit, inputs: str, names: Sequence[str], longest: int, fo
     return record
 
 
-def compared_units(units: Sequence[Unit], inputs: str, folder: AnyPath) -> dict[int, dict[str, Any]]:
-    """Number -> record of the units that any process has read for the same inputs."""
-    return {unit.number: record for unit in units if (record := read_comparison(unit, inputs, folder))}
-
-
 def read_comparison(unit: Unit, inputs: str, folder: AnyPath) -> dict[str, Any] | None:
     """The record of a unit that was read for the same inputs; None if it was not."""
     return read_record(folder / f"{unit.name}.compared.json", ComparisonRecord, inputs)

@@ -8,12 +8,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 
 from bertjax.storage.atomic_directories import publish, remove_tree, scratch_dir
-from bertjax.storage.remote import AnyPath, RemotePath, is_remote, remote_files
+from bertjax.storage.remote import AnyPath, is_remote
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.corpus import Unit, with_draws
 from bertjax.text.documents import Document
@@ -117,35 +117,20 @@ class UnitRecord(TypedDict):
     """The parts of a unit's record that are read."""
 
     inputs: str
-    digest: NotRequired[str]
+    digest: str
     shards: dict[str, ShardRecord | None]
 
 
-def finished_shards(units: Sequence[Unit], job: ShardJob) -> dict[int, dict[str, Any]]:
-    """Number -> record of the units that any process has finished for the same inputs."""
-    if isinstance(job.folder, RemotePath):
-        sizes = {url.rpartition("/")[2]: size for url, size in remote_files(f"{job.folder}/*").items()}
-    else:
-        sizes = {path.name: path.stat().st_size for path in job.folder.glob("*") if path.is_file()}
-    records = {}
-    for unit in units:
-        record = _read_record(unit, job)
-        if record is not None and _shard_files(record).items() <= sizes.items():
-            records[unit.number] = record
-    return records
+def finished_record(unit: Unit, job: ShardJob) -> dict[str, Any] | None:
+    """The record of a unit that any process has finished for the same inputs; None if there is none.
 
-
-def is_finished(unit: Unit, job: ShardJob) -> bool:
-    """Whether any process has finished a unit for the same inputs; remote shards are not looked at."""
-    record, folder = _read_record(unit, job), job.folder
+    A record is written after its shards. A local disk may still lose them in a power failure, so they are looked at.
+    """
+    record, folder = read_record(job.records / f"{unit.name}.json", UnitRecord, job.inputs), job.folder
     if record is None or not isinstance(folder, Path):
-        return record is not None
+        return record
     files = ((folder / name, size) for name, size in _shard_files(record).items())
-    return all(path.is_file() and path.stat().st_size == size for path, size in files)
-
-
-def _read_record(unit: Unit, job: ShardJob) -> dict[str, Any] | None:
-    return read_record(job.records / f"{unit.name}.json", UnitRecord, job.inputs)
+    return record if all(path.is_file() and path.stat().st_size == size for path, size in files) else None
 
 
 def remove_records(job: ShardJob) -> None:
