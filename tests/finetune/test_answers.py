@@ -37,11 +37,7 @@ def best_indexes(logits: np.ndarray, n_best: int) -> list[int]:
 
 
 def by_run_qa(
-    windows: QuestionWindows,
-    start: np.ndarray,
-    end: np.ndarray,
-    unanswerable: bool,
-    most_context: bool,
+    windows: QuestionWindows, start: np.ndarray, end: np.ndarray, unanswerable: bool
 ) -> tuple[dict[str, str], dict[str, float], dict[str, list[dict[str, Any]]]]:
     """`postprocess_qa_predictions`: predictions, null odds and the n best."""
     offsets = windows.rows.offsets
@@ -54,11 +50,10 @@ def by_run_qa(
         for row in rows_of[number]:
             inside = slice(offsets[row], offsets[row + 1])
             starts, ends, spans = start[inside], end[inside], windows.spans[inside].tolist()
-            most = windows.most_context[inside]
             score = starts[0] + ends[0]
             if null is None or null["score"] > score:
                 null = {"offsets": (0, 0), "score": score, "start_logit": starts[0], "end_logit": ends[0]}
-            first = [i for i in best_indexes(starts, 20) if spans[i][0] >= 0 and (most[i] or not most_context)]
+            first = [i for i in best_indexes(starts, 20) if spans[i][0] >= 0]
             last = [j for j in best_indexes(ends, 20) if spans[j][0] >= 0]
             for i, j in itertools.product(first, last):
                 if j < i or j - i + 1 > 30:
@@ -103,17 +98,16 @@ def require_equal(found: QuestionAnswers, expected: tuple) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "sizes", "ties", "most_context"),
+    ("file", "sizes", "ties"),
     [
-        pytest.param(CS224N, WindowSizes(), True, False, marks=pytest.mark.long),
-        (XQUAD, WindowSizes(128, 32, 48), False, True),
-        pytest.param(XQUAD, WindowSizes(128, 32, 48), True, False, marks=pytest.mark.long),
-        pytest.param(CS224N, WindowSizes(128, 48, 48), False, False, marks=pytest.mark.long),
-        pytest.param(CS224N, WindowSizes(128, 48, 48), True, True, marks=pytest.mark.long),
+        pytest.param(CS224N, WindowSizes(), True, marks=pytest.mark.long),
+        (XQUAD, WindowSizes(128, 32, 48), False),
+        pytest.param(XQUAD, WindowSizes(128, 32, 48), True, marks=pytest.mark.long),
+        pytest.param(CS224N, WindowSizes(128, 48, 48), False, marks=pytest.mark.long),
     ],
 )
 def test_equal_run_qa_on_real_questions(
-    real_data: Path, file: tuple[str, bool], sizes: WindowSizes, ties: bool, most_context: bool
+    real_data: Path, file: tuple[str, bool], sizes: WindowSizes, ties: bool
 ) -> None:
     name, unanswerable = file
     questions = read_questions(real_data / "qa" / name, unanswerable)
@@ -125,8 +119,8 @@ def test_equal_run_qa_on_real_questions(
     for part, target in zip(logits, ("starts", "ends"), strict=True):
         part[windows.rows.offsets[rows] + windows.rows.rows[target][rows, 0]] += 14
     start, end = (np.round(logits) if ties else logits).astype(np.float32)
-    found = find_answers(windows, start, end, unanswerable, only_most_context=most_context)
-    require_equal(found, by_run_qa(windows, start, end, unanswerable, most_context))
+    found = find_answers(windows, start, end, unanswerable)
+    require_equal(found, by_run_qa(windows, start, end, unanswerable))
     assert len(found.best) == len(questions) and len({*found.best.values()}) > len(questions) / 3
     if unanswerable:
         assert 100 < sum(not text for text in found.predictions().values()) < len(questions) - 100
@@ -183,7 +177,7 @@ def test_a_text_without_tokens(unanswerable: bool) -> None:
     start, end = np.full((2, len(windows.spans)), 2, np.float32)
     found = find_answers(windows, start, end, unanswerable)
     assert found.without_span == {"one"}
-    require_equal(found, by_run_qa(windows, start, end, unanswerable, False))
+    require_equal(found, by_run_qa(windows, start, end, unanswerable))
     assert found.best == {"one": "empty"} and found.predictions(5.0) == {"one": "empty"}
 
 

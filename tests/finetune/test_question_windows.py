@@ -126,38 +126,6 @@ def test_equal_transformers_on_real_questions(
     assert counts.examples == count and counts.windows - counts.windowed == len(ours) - count
 
 
-def best_window_by_run_squad(spans: list[tuple[int, int]], position: int) -> int:
-    """Which of some windows (first token, how many) run_squad.py takes a token from."""
-    best = None
-    for number, (start, length) in enumerate(spans):
-        end = start + length - 1
-        if start <= position <= end:
-            score = min(position - start, end - position) + 0.01 * length
-            if best is None or score > best[0]:
-                best = score, number
-    return best[1]
-
-
-def test_most_context_is_run_squads(real_data: Path, uncased: Tokenizer) -> None:
-    questions = read_questions(real_data / "qa" / "xquad.en.json", unanswerable=False)[::3]
-    windows, _ = windows_of(questions, uncased, max_length=220, doc_stride=128)
-    inside = windows.spans[:, 0] >= 0
-    assert not windows.most_context[~inside].any()
-    spans = defaultdict(list)
-    row = np.repeat(np.arange(len(windows.rows)), windows.rows.lengths)
-    for n, question in enumerate(windows.question.tolist()):
-        spans[question].append((int(windows.begins[n]), int((inside & (row == n)).sum())))
-    first_row = np.searchsorted(windows.question, np.arange(len(questions)))
-    expected = np.zeros(len(row), bool)
-    for n, question in enumerate(windows.question.tolist()):
-        begin, length = spans[question][n - first_row[question]]
-        best = [best_window_by_run_squad(spans[question], begin + place) for place in range(length)]
-        expected[inside & (row == n)] = np.array(best) == n - first_row[question]
-    assert (windows.most_context == expected).all()
-    texts = [sum(length for _, length in spans[q]) for q in spans]
-    assert sum(texts) > windows.most_context.sum() == sum(spans[q][-1][0] + spans[q][-1][1] for q in spans)
-
-
 def test_windows_of_a_made_up_text(tiny: WordPiece) -> None:
     question = asked("c d e f g h i", "a b ?", ("g", 8))
     windows, counts = windows_of([question], tiny, max_length=9, doc_stride=2, max_query=3)
@@ -167,7 +135,7 @@ def test_windows_of_a_made_up_text(tiny: WordPiece) -> None:
     assert [row[2] for row in rows_of(windows)] == [[0] * 5 + [1] * 4] * 3
     assert [row[4:] for row in rows_of(windows)] == [(0, 0), (7, 7), (5, 5)]
     assert [question.context[slice(*span)] for row in rows_of(windows) for span in row[3] if span] == [*"cdeefgghi"]
-    assert windows.begins.tolist() == [0, 2, 4] and windows.rows.rows["cls_positions"].tolist() == [[0]] * 3
+    assert windows.rows.rows["cls_positions"].tolist() == [[0]] * 3
     assert (windows.rows.tokens["sequence_ids"] == 1).all()
     assert (counts.examples, counts.tokens, counts.windowed, counts.windows) == (1, 10, 1, 3)
     assert counts.notices(9) == ["1 of 1 examples were longer than 9 tokens and became 3 windows"]

@@ -70,7 +70,6 @@ def find_answers(
     unanswerable: bool,
     n_best: int = 20,
     max_answer: int = 30,
-    only_most_context: bool = False,
 ) -> QuestionAnswers:
     """Answer the windows' questions, given logits of the windows' tokens, float32 [tokens].
 
@@ -78,7 +77,6 @@ def find_answers(
     to one of the `n_best` highest ends. A question keeps the `n_best` with the highest scores. If questions may be
     `unanswerable`, the lowest score of [CLS] over the windows is that of no answer, which is always kept. Equal logits
     are in the order of tokens, equal scores in the order of windows, then starts, then ends, then no answer.
-    `only_most_context`, as in run_squad.py: a span must start where its window has the most context.
 
     Raises ValueError unless there is a finite logit for each token.
     """
@@ -86,8 +84,7 @@ def find_answers(
         if part.shape != (len(windows.spans),):
             raise ValueError(f"logits {part.shape} of {len(windows.spans)} tokens: give one for each")
     logits = _Logits(*(require_finite(part).astype(np.float32) for part in (start_logits, end_logits)))
-    may_end = windows.spans[:, 0] >= 0
-    may_start = windows.most_context if only_most_context else may_end
+    in_text = windows.spans[:, 0] >= 0
     parts = []
     # Groups of rows that fit in memory once padded to the longest.
     at_once = max(1, _AT_ONCE // int(windows.rows.lengths.max()))
@@ -97,7 +94,7 @@ def find_answers(
         start, end = np.broadcast_arrays(starts[:, :, None], ends[:, None, :])
         known = (start >= 0) & (end >= 0)
         start, end = start[known], end[known]
-        is_span = (start <= end) & (end - start < max_answer) & may_start[start] & may_end[end]
+        is_span = (start <= end) & (end - start < max_answer) & in_text[start] & in_text[end]
         parts.append(_spans(windows, logits, start[is_span], end[is_span]))
     if unanswerable:
         # No answer is a candidate of each question, from its first window of lowest score; its characters are -1.

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -75,30 +74,7 @@ class QuestionWindows:
     questions: Sequence[Question]
     rows: TaskRows
     question: np.ndarray  # int64 [n]: the index in `questions` of each row's question
-    begins: np.ndarray  # int64 [n]: number of tokens of the text before the window
     spans: np.ndarray  # int32 [tokens, 2]: each token's characters in the text, [first, end); outside of it -1
-
-    @cached_property
-    def most_context(self) -> np.ndarray:
-        """bool [tokens]: whether a token of the text has its most context in this window.
-
-        As in run_squad.py, context is the number of tokens on the shorter side, plus 0.01 for each token of the window;
-        of windows with equal context the first counts.
-        """
-        inside = np.flatnonzero(self.spans[:, 0] >= 0)
-        row = np.repeat(np.arange(len(self.rows)), self.rows.lengths)[inside]
-        sizes = np.bincount(row, minlength=len(self.rows))
-        left = range_indices(np.zeros(len(sizes), np.int64), sizes)
-        score = np.minimum(left, sizes[row] - 1 - left) + 0.01 * sizes[row]
-        ends = np.zeros(len(self.questions), np.int64)
-        np.maximum.at(ends, self.question, self.begins + sizes)
-        token = (np.cumsum(ends) - ends)[self.question[row]] + self.begins[row] + left
-        best = np.full(ends.sum(), -np.inf)
-        np.maximum.at(best, token, score)
-        candidates = np.flatnonzero(score == best[token])
-        most = np.zeros(len(self.spans), bool)
-        most[inside[candidates[np.unique(token[candidates], return_index=True)[1]]]] = True
-        return most
 
 
 @dataclass(frozen=True)
@@ -187,7 +163,7 @@ def question_windows(
         "label_weights": weights[layout.question][:, None],
     }
     rows = rows.extended(rows=targets, positions=("starts", "ends"))
-    return QuestionWindows(questions, rows, layout.question, layout.begins, row_spans)
+    return QuestionWindows(questions, rows, layout.question, row_spans)
 
 
 def _lay_out(queries: np.ndarray, length: np.ndarray, sizes: WindowSizes) -> _Layout:
