@@ -219,17 +219,9 @@ def read_chunks(path: str, name: str, span: Span | None = None) -> Iterator[byte
         raise FileAccessError(f"{name}: cannot be read: {error.strerror} (after {size} bytes of text)") from None
 
 
-def whole_content(path: str, most: int, remedy: str) -> bytes:
-    """Read a whole file that cannot be streamed, decompressed by suffix.
-
-    Raises ValueError naming the file and the remedy if it has more than `most` bytes.
-    """
-    held: list[bytes] = []
-    for number, chunk in enumerate(read_chunks(path, path)):
-        if number * CHUNK + len(chunk) > most:
-            raise ValueError(f"{path}: more than {most >> 20} MiB, and it is read whole; {remedy}")
-        held.append(chunk)
-    return b"".join(held)
+def whole_content(path: str) -> bytes:
+    """Read a whole file that cannot be streamed, decompressed by suffix."""
+    return b"".join(read_chunks(path, path))
 
 
 def _open(path: str, span: Span | None) -> BinaryIO | gzip.GzipFile:

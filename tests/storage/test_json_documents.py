@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import random
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 from bertjax.storage import json_documents
 from bertjax.storage.files import read_whole
 from bertjax.storage.json_documents import MOST_DEPTH, Between, checked, parse_json, read_json
-from bertjax.storage.lines import whole_content
 
 
 class File(TypedDict):
@@ -119,11 +117,3 @@ def test_changed_document_is_accepted_or_refused():
 def test_endless_file_is_not_read_to_its_end():
     with pytest.raises(ValueError, match=r"/dev/zero: 1,001 bytes, and at most 1,000 are read of such a file; is it"):
         read_whole(Path("/dev/zero"), 1000)
-
-
-def test_compressed_file_is_bounded_by_its_output(tmp_path: Path):
-    path = tmp_path / "a.json.gz"
-    path.write_bytes(gzip.compress(b" " * (8 << 20)))
-    with pytest.raises(ValueError, match=r"a\.json\.gz: more than 3 MiB, and it is read whole; split it"):
-        whole_content(str(path), 3 << 20, "split it")
-    assert len(whole_content(str(path), 8 << 20, "split it")) == 8 << 20

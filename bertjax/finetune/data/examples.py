@@ -99,17 +99,14 @@ def missing(folder: Path, split: str, files: Sequence[str]) -> MissingSplitError
     return MissingSplitError(f"{folder}: no {split} set: {what}; name the folder that holds it as --data")
 
 
-MOST_BYTES = 128 << 20
-
-
 def whole_text(path: Path) -> str:
     """Read a UTF-8 file, decompressed by suffix (.gz .bz2 .xz .zst).
 
-    Raises ValueError naming a file that is missing or larger than 128 MiB, or the line that is not UTF-8.
+    Raises ValueError naming a missing file, or the line that is not UTF-8.
     """
     if not path.is_file():
         raise ValueError(f"{path}: no such file")
-    content = whole_content(str(path), MOST_BYTES, "split it into files of their own")
+    content = whole_content(str(path))
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import NotRequired, TypedDict
 
-from bertjax.finetune.data.examples import MOST_BYTES, Question, missing, split_file, whole_text
+from bertjax.finetune.data.examples import Question, missing, split_file, whole_text
 from bertjax.finetune.data.tables import Notify
 from bertjax.storage.json_documents import parse_json
 
@@ -55,7 +56,7 @@ def read_questions(path: Path, unanswerable: bool, *, labelled: bool = True) -> 
     `answer_start`, an id of two questions, a file without questions.
     """
     remedy = "is it in SQuAD's layout?"
-    content: _Squad = parse_json(whole_text(path), str(path), _Squad, remedy=remedy, most_bytes=MOST_BYTES)
+    content: _Squad = parse_json(whole_text(path), str(path), _Squad, remedy=remedy, most_bytes=sys.maxsize)
     questions: dict[str, Question] = {}
     for number, article in enumerate(content["data"], 1):
         for paragraph in article["paragraphs"]:

@@ -11,12 +11,13 @@ import csv
 import itertools
 import json
 import shlex
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertjax.finetune.data.examples import MOST_BYTES, SPLIT_NAMES, TextExample, missing, parse_number, split_file
+from bertjax.finetune.data.examples import SPLIT_NAMES, TextExample, missing, parse_number, split_file
 from bertjax.storage.json_documents import checked, parse_json
 from bertjax.storage.lines import COMPRESSED, RECORD_CAP, csv_records, read_lines, whole_content
 from bertjax.storage.utf8 import ReadCounts
@@ -249,9 +250,9 @@ def _read_json_lines(path: Path, wanted: Wanted, notify: Notify) -> Iterator[Row
 
 
 def _read_json(path: Path, wanted: Wanted, notify: Notify) -> Iterator[Row]:
-    content = whole_content(str(path), MOST_BYTES, "write it as JSON Lines (.jsonl), an object on each line")
+    content = whole_content(str(path)).strip() or b"[]"
     shape, remedy = list[Any] | dict[str, Any], "the file must be a list of objects"
-    records = parse_json(content.strip() or b"[]", str(path), shape, remedy=remedy, most_bytes=MOST_BYTES)
+    records = parse_json(content, str(path), shape, remedy=remedy, most_bytes=sys.maxsize)
     keyed = records.items() if isinstance(records, dict) else enumerate(records, 1)
     for number, (key, record) in enumerate(keyed):
         where = f"{path}: record {key!r}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import zipfile
 from typing import TYPE_CHECKING
 
 from bertjax.storage.lines import whole_content
@@ -14,23 +13,17 @@ from bertjax.text.sources.source import Paragraphs, SourceFile, SourceKind
 if TYPE_CHECKING:
     from docx.table import Table
 
-_MOST_BYTES = 512 << 20  # of the file, and of what it expands to
-
 
 def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
     """Read the file as one document; a row of a table is a paragraph. Headers, footers and comments are left out.
 
-    Raises ValueError naming a file that is damaged, encrypted, too large, or not of this format.
+    Raises ValueError naming a file that is damaged, encrypted, or not of this format.
     """
     import docx
     from docx.table import Table
 
-    content = whole_content(file.path, _MOST_BYTES, "leave it out of the source")
+    content = whole_content(file.path)
     try:
-        with zipfile.ZipFile(io.BytesIO(content)) as parts:
-            expanded = sum(part.file_size for part in parts.infolist())
-        if expanded > _MOST_BYTES:
-            raise ValueError(f"it expands to {expanded:,} bytes, and at most {_MOST_BYTES:,} are read")
         blocks: list[str] = []
         for block in docx.Document(io.BytesIO(content)).iter_inner_content():
             blocks += _rows(block) if isinstance(block, Table) else [block.text]

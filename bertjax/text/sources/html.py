@@ -10,7 +10,6 @@ from bertjax.storage.utf8 import UTF8, ReadCounts, Utf8, byte_order_mark, encodi
 from bertjax.text.documents import split_paragraphs
 from bertjax.text.sources.source import Paragraphs, SourceFile, SourceKind
 
-_MOST_BYTES = 64 << 20
 _CHARSET = re.compile(rb"""<meta[^>]{0,500}?charset\s*=\s*["']?\s*([\w.:-]{1,40})""", re.IGNORECASE)
 _HEAD = 4096  # bytes in which a page names its encoding
 _REMEDY = "leave the page out of the source, or give its encoding as data.encoding"
@@ -20,12 +19,12 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
     """Read the main text of the page as one document.
 
     The encoding is that of the byte order mark, else the one that the page names, else that of the file. Raises
-    ValueError naming a file that is not HTML, is too large, or has too many invalid characters.
+    ValueError naming a file that is not HTML, or has too many invalid characters.
     """
     import trafilatura
 
     logging.getLogger("trafilatura").setLevel(logging.CRITICAL)  # it logs every odd page
-    content = whole_content(file.path, _MOST_BYTES, "leave it out of the source")
+    content = whole_content(file.path)
     if b"<" not in content:
         raise ValueError(f"{file.path}: not HTML, it has no tag; name the kind of source that it is, or leave it out")
     encoding = byte_order_mark(content) or _named_encoding(content) or file.encoding

@@ -17,7 +17,6 @@ from bertjax.storage.lines import whole_content
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.sources.source import Paragraphs, SourceFile, SourceKind
 
-_MOST_BYTES = 1 << 30
 _EDGE = 2  # lines at the top and at the bottom of a page that may be headers and footers
 _RECURRING = 1 / 3  # share of the pages on which a header or footer is
 _LEAST_PAGES = 3  # with the same line, before it is one
@@ -56,7 +55,7 @@ def _page_texts(path: str) -> Iterator[str]:
     import pypdf
 
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # it logs every deviation from the standard
-    content = whole_content(path, _MOST_BYTES, "leave it out of the source")
+    content = whole_content(path)
     where = path
     try:
         reader = pypdf.PdfReader(io.BytesIO(content))
