@@ -10,13 +10,12 @@ import csv
 import itertools
 import json
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from bertjax.storage.lines import RECORD_CAP, csv_records, read_lines
 from bertjax.storage.utf8 import ReadCounts
-from bertjax.text.documents import split_paragraphs
 from bertjax.text.sources.globs import has_name
-from bertjax.text.sources.source import DEFAULT_FIELD, Paragraphs, SourceFile, SourceKind, on_bad_record
-from bertjax.text.spans import in_group, marked
+from bertjax.text.sources.source import DEFAULT_FIELD, Paragraphs, SourceFile, SourceKind
 
 _SEPARATORS = ",;\t|"
 _SNIFFED = 2000  # characters; the time is quadratic
@@ -29,15 +28,13 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
     than the header, or a row above `RECORD_CAP` bytes. Where such rows are left out, each of their lines counts as a
     record, since a stray quotation mark makes one of many.
     """
-    on_bad = on_bad_record(file, counts)
+    on_bad = file.on_bad_record(counts)
     rows = _rows(file, counts, on_bad)
     line, header = next(rows, (1, []))
     header = [name.strip() for name in header]
     if not header:
         return
     column = _column(file, header)
-    spans = header.index(file.spans) if file.spans in header else None
-    group = header.index(file.group) if file.group in header else None
     for line, fields in rows:
         where = f"{file.path}, line {line}"
         if len(fields) != len(header):
@@ -47,14 +44,15 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
                 1 + sum(field.count("\n") for field in fields),
             )
             continue
+        record: dict[str, Any] = dict(zip(header, fields, strict=True))
         try:
-            listed = _spans(fields[spans], file.spans, where) if spans is not None else None
-            text = marked(fields[column], listed, file.spans, where)
-            text = text if group is None else in_group(text, fields[group])
+            if file.spans and file.spans in record:
+                record[file.spans] = _spans(record[file.spans], file.spans, where)
+            paragraphs = file.record_paragraphs(fields[column], record, where)
         except ValueError as error:
             on_bad(str(error))
         else:
-            yield from split_paragraphs(text)
+            yield from paragraphs
 
 
 def _column(file: SourceFile, header: list[str]) -> int:

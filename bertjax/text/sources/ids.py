@@ -12,7 +12,7 @@ from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.sources import parquet
 from bertjax.text.sources.globs import has_name
 from bertjax.text.sources.jsonl import json_records
-from bertjax.text.sources.source import Paragraphs, SourceFile, SourceKind, on_bad_record
+from bertjax.text.sources.source import Paragraphs, SourceFile, SourceKind
 from bertjax.text.spans import in_group
 
 _LINES = ("*.jsonl", "*.ndjson")
@@ -25,7 +25,7 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
 
     Raises ValueError naming the record for a missing field, and for a value that is not a list of integers.
     """
-    field, on_bad = file.feature or _FIELD, on_bad_record(file, counts)
+    field, on_bad = file.feature or _FIELD, file.on_bad_record(counts)
     for where, record in _records(file, field, counts):
         values = record.get(field)
         if not isinstance(values, list) or any(type(value) is not int or value < 0 for value in values):
@@ -39,7 +39,7 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
 def _records(file: SourceFile, field: str, counts: ReadCounts) -> Iterator[tuple[str, dict[str, Any]]]:
     """The (place, record) of each record."""
     if has_name(file.path, _LINES):
-        yield from json_records(file.path, counts, file.encoding, None, on_bad_record(file, counts))
+        yield from json_records(file.path, counts, file.encoding, None, file.on_bad_record(counts))
         return
     names = parquet.column_names(file.path)
     if field not in names:

@@ -9,26 +9,22 @@ from typing import Any
 
 from bertjax.storage.lines import LINE_END, RECORD_CAP, UTF8, Span, read_lines, refuse_record
 from bertjax.storage.utf8 import ReadCounts
-from bertjax.text.documents import split_paragraphs
 from bertjax.text.sources.line_spans import split_lines
-from bertjax.text.sources.source import DEFAULT_FIELD, Paragraphs, SourceFile, SourceKind, on_bad_record
-from bertjax.text.spans import in_group, marked
+from bertjax.text.sources.source import DEFAULT_FIELD, Paragraphs, SourceFile, SourceKind
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
     """Read the documents, whose lines are paragraphs. Raises ValueError like `json_texts` and `marked`."""
-    field, on_bad = file.feature or DEFAULT_FIELD, on_bad_record(file, counts)
+    field, on_bad = file.feature or DEFAULT_FIELD, file.on_bad_record(counts)
     for where, record in json_records(file.path, counts, file.encoding, file.span, on_bad):
         try:
-            text = text_in(record, field, where, counts)
-            text = marked(text, record.get(file.spans), file.spans, where) if file.spans else text
-            text = in_group(text, record.get(file.group)) if file.group else text
+            paragraphs = file.record_paragraphs(text_in(record, field, where, counts), record, where)
         except ValueError as error:
             on_bad(str(error))
         else:
-            yield from split_paragraphs(text)
+            yield from paragraphs
 
 
 def json_texts(path: str, counts: ReadCounts, field: str = DEFAULT_FIELD) -> Iterator[str]:

@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING, Any
 from bertjax.storage.lines import COMPRESSED, RECORD_CAP, Span, refuse_record
 from bertjax.storage.remote import RemoteError, content_tag, is_remote, open_bytes, open_ranges
 from bertjax.storage.utf8 import FileAccessError, ReadCounts, Utf8
-from bertjax.text.documents import split_paragraphs
-from bertjax.text.sources.source import DEFAULT_FIELD, Paragraphs, SourceFile, SourceKind, on_bad_record
-from bertjax.text.spans import in_group, marked
+from bertjax.text.sources.source import DEFAULT_FIELD, Paragraphs, SourceFile, SourceKind
 
 if TYPE_CHECKING:
     import pyarrow
@@ -44,23 +42,19 @@ def require_field(path: str, field: str) -> None:
 def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
     """Read the rows, a document each, whose lines are paragraphs. Raises ValueError like `texts` and `marked`."""
     field = file.feature or DEFAULT_FIELD
-    spans: Iterator[Any] = repeat(None)
-    if file.spans and file.spans in column_names(file.path):
-        spans = (record[file.spans] for record in records(file.path, [file.spans], file.span))
-    groups: Iterator[Any] = repeat(None)
-    if file.group and file.group in column_names(file.path):
-        groups = (record[file.group] for record in records(file.path, [file.group], file.span))
-    on_bad = on_bad_record(file, counts)
+    others = [name for name in (file.spans, file.group) if name and name in column_names(file.path)]
+    on_bad = file.on_bad_record(counts)
     rows = _numbered_texts(file.path, counts, field, file.span, on_bad)
-    for (number, text), listed, group in zip(rows, spans, groups, strict=False):
+    rest = records(file.path, others, file.span) if others else repeat({})
+    for (number, text), record in zip(rows, rest, strict=False):
         if text is None:
             continue
         try:
-            text = in_group(marked(text, listed, file.spans, f"{file.path}, row {number}"), group)
+            paragraphs = file.record_paragraphs(text, record, f"{file.path}, row {number}")
         except ValueError as error:
             on_bad(str(error))
         else:
-            yield from split_paragraphs(text)
+            yield from paragraphs
 
 
 def split(file: SourceFile, count: int) -> list[SourceFile]:

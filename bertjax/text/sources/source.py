@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from bertjax.storage.lines import COMPRESSED, UTF8, Span, read_lines, refuse_record
 from bertjax.storage.utf8 import ReadCounts
+from bertjax.text.documents import split_paragraphs
+from bertjax.text.spans import in_group, marked
 
 DEFAULT_FIELD = "text"  # of a record
 # Unlike a file name, a field has no folder, suffix or wildcard.
@@ -57,6 +60,21 @@ class SourceFile:
         if self.listed is not None:
             return self.listed
         return sum(os.path.getsize(path) for path in self.members or (self.path,))
+
+    def on_bad_record(self, counts: ReadCounts) -> Callable[..., None]:
+        """A function of the reason why a record, or several, cannot be read: it counts and leaves them out, or raises.
+
+        See `ReadCounts.leave_out` and `refuse_record`.
+        """
+        return counts.leave_out if self.leaves_out else refuse_record
+
+    def record_paragraphs(self, text: str, record: Mapping[str, Any], where: str) -> Paragraphs:
+        """The paragraphs of a record's text, with the spans and the group that the record has in its fields.
+
+        Raises ValueError like `marked`, before it returns.
+        """
+        text = marked(text, record.get(self.spans), self.spans, where) if self.spans else text
+        return split_paragraphs(in_group(text, record.get(self.group)) if self.group else text)
 
 
 @dataclass(frozen=True)
@@ -111,11 +129,3 @@ def source_lines(file: SourceFile, counts: ReadCounts, record_end: re.Pattern[by
 
     span = file.span if record_end else None
     return read_lines(file.path, count, counts=counts, span=span, encoding=file.encoding, record_end=record_end)
-
-
-def on_bad_record(file: SourceFile, counts: ReadCounts) -> Callable[..., None]:
-    """A function of the reason why a record cannot be read, or several: it leaves them out and counts them, or raises.
-
-    See `ReadCounts.leave_out` and `refuse_record`.
-    """
-    return counts.leave_out if file.leaves_out else refuse_record
