@@ -133,7 +133,7 @@ class Corpus:
             cache_path = to_path(data.root) / "encodings.json"
             # A folder has files of many origins; other sources are read as they were named.
             groups = [
-                _with_encodings(group, cache_path) if KINDS[source.kind].read is None else group
+                _with_encodings(group, cache_path) if KINDS[source.kind].is_mixed else group
                 for source, group in zip(sources, groups, strict=True)
             ]
         return cls(sources, tuple(groups), tuple(skip for one in matches for skip in one.skipped))
@@ -165,7 +165,7 @@ class Corpus:
         """Encoding -> the files that are read as that and not as `data.encoding`, because of what is in them."""
         files_by_encoding: dict[str, list[str]] = {}
         for source, files in zip(self.sources, self.files, strict=True):
-            for file in files if KINDS[source.kind].read is None else ():
+            for file in files if KINDS[source.kind].is_mixed else ():
                 if file.encoding != UTF8:
                     files_by_encoding.setdefault(file.encoding, []).append(file.path)
         return files_by_encoding

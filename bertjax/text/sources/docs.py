@@ -81,27 +81,24 @@ _WORD = re.compile(r"[A-Za-z]+(?:['-][A-Za-z]+)*")
 _SHORTEST, _LONGEST = 20, 600  # characters of a sentence
 
 
-def units(packages: str = "") -> list[tuple[str, tuple[str, ...]]]:
-    """(name, module files) of every unit of packages, which are import names separated by commas.
+def find(source: Source) -> list[SourceFile]:
+    """Find the units of packages, which are import names separated by commas.
 
     No names mean all installed packages and the standard library (`stdlib`). Raises ValueError for a package that is
     not installed, with the nearest name.
     """
     installed = _installed()
-    names = [name.strip() for name in packages.split(",") if name.strip()] or sorted(installed)
-    found_units = []
+    names = [name.strip() for name in source.pattern.split(",") if name.strip()] or sorted(installed)
+    files = []
     for name in sorted(set(names)):
         if name not in installed:
             hint = suggestion(name, installed, "use names as they are imported")
-            raise ValueError(f"source docs:{packages}: no package {name!r} in this environment; {hint}")
+            raise ValueError(f"source docs:{source.pattern}: no package {name!r} in this environment; {hint}")
         parts = _parts(_modules(installed[name]))
-        found_units += [(f"{name}[{n}]" if len(parts) > 1 else name, part) for n, part in enumerate(parts)]
-    return found_units
-
-
-def find(source: Source) -> list[SourceFile]:
-    """Find the units of the packages. Raises ValueError like `units`."""
-    return [SourceFile(source.kind, name, members) for name, members in units(source.pattern)]
+        files += [
+            SourceFile(source.kind, f"{name}[{n}]" if len(parts) > 1 else name, part) for n, part in enumerate(parts)
+        ]
+    return files
 
 
 def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:

@@ -153,11 +153,11 @@ def find_files(source: Source, exclude: Sequence[str] = (), *, check: bool = Tru
     skipped: list[tuple[str, str]] = []
     if kind.find:
         matches = [file for file in kind.find(source) if not is_excluded(file.path, exclude)]
-        if kind.read is None:
-            matches = [replace(file, kind=file.kind or _kind_by_name(file.path)) for file in matches]
     else:
         matches, others = _matching_files(source, exclude)
         skipped = [(path, f"its name is not one of {', '.join(kind.folder_names)}") for path in others]
+    if kind.is_mixed:
+        matches = [replace(file, kind=file.kind or _kind_by_name(file.path)) for file in matches]
     files = []
     for file in matches:
         if reason := _reason_to_skip(file, kind):
@@ -169,7 +169,7 @@ def find_files(source: Source, exclude: Sequence[str] = (), *, check: bool = Tru
             f"source {source}: no text, every file is empty or of no kind that is read ({len(matches)}, e.g. "
             f"{matches[0].path}: {skipped[-1][1]})"
         )
-    for name in dict.fromkeys(file.kind for file in files if kind.read is None or kind.find is None):
+    for name in dict.fromkeys(file.kind for file in files if kind.is_mixed or kind.find is None):
         if needs := KINDS[name].needs:
             path = next(file.path for file in files if file.kind == name)
             try:
@@ -188,12 +188,12 @@ def find_files(source: Source, exclude: Sequence[str] = (), *, check: bool = Tru
 
 def _reason_to_skip(file: SourceFile, kind: SourceKind) -> str:
     name = os.path.basename(file.path)
-    if kind.read is None and name.startswith("~$"):
+    if kind.is_mixed and name.startswith("~$"):
         return "lock file of an open document"
     if not file.kind:
         ending = os.path.splitext(name)[1]
         return f"unknown suffix {ending}" if ending else "a name without a suffix"
-    if KINDS[file.kind].takes_encoding or kind.read is None:
+    if KINDS[file.kind].takes_encoding or kind.is_mixed:
         return "empty file" if not file.members and file.size == 0 else ""
     return ""
 
@@ -214,7 +214,7 @@ def _matching_files(source: Source, exclude: Sequence[str]) -> tuple[list[Source
         raise ValueError(f"source {source}: no text, every file is empty ({len(sizes)}, e.g. {next(iter(sizes))})")
     feature = "" if field == DEFAULT_FIELD else field
     return [
-        SourceFile(source.kind, path, feature=feature, listed=size if is_remote(path) else None)
+        SourceFile("" if kind.is_mixed else kind.name, path, feature=feature, listed=size if is_remote(path) else None)
         for path, size in sizes.items()
     ], others
 

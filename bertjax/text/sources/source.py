@@ -108,8 +108,10 @@ class SourceKind:
     is_columnar: bool = False  # a small part of a file may be read: a remote one has the storage's tag for a digest
     version: int = 0  # of reading; a change makes other stores
 
-    def __post_init__(self) -> None:
-        assert self.read or self.no_text or self.find, self.name
+    @property
+    def is_mixed(self) -> bool:
+        """Whether the files are of other kinds, by their names."""
+        return self.read is None and not self.no_text
 
 
 def split_field(pattern: str) -> tuple[str, str]:

@@ -27,28 +27,23 @@ def data_dir() -> Path:
     return Path(os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")).expanduser()
 
 
-def shards(pattern: str) -> tuple[str, list[str]]:
-    """(feature, files of the train split in order) of `NAME[/CONFIG][:VERSION][:FEATURE]`.
+def find(source: Source) -> list[SourceFile]:
+    """Find the files of the train split of `NAME[/CONFIG][:VERSION][:FEATURE]`, in order.
 
     Raises ValueError if the data set is not prepared, with where to get it, or has no such text feature.
     """
-    name, feature = _parse(pattern)
+    name, feature = _parse(source.pattern)
     builder = _builder(_directory(name))
     texts = sorted(key for key, kind in builder.info.features.items() if _is_text(kind))
     feature = feature or (DEFAULT_FIELD if DEFAULT_FIELD in texts or len(texts) != 1 else texts[0])
     if feature not in texts:
         raise ValueError(
-            f"source tfds:{pattern}: no text feature {feature!r}; it has {', '.join(texts) or 'none'}. "
-            f"Write tfds:{name}:FEATURE"
+            f"source {source}: no text feature {feature!r}; it has {', '.join(texts) or 'none'}. Write "
+            f"tfds:{name}:FEATURE"
         )
     if SPLIT not in builder.info.splits:
-        raise ValueError(f"source tfds:{pattern}: no split {SPLIT!r}; it has {', '.join(builder.info.splits)}")
-    return feature, sorted(str(path) for path in builder.info.splits[SPLIT].filepaths)
-
-
-def find(source: Source) -> list[SourceFile]:
-    """Find the files of the data set's train split. Raises ValueError like `shards`."""
-    feature, paths = shards(source.pattern)
+        raise ValueError(f"source {source}: no split {SPLIT!r}; it has {', '.join(builder.info.splits)}")
+    paths = sorted(str(path) for path in builder.info.splits[SPLIT].filepaths)
     return [SourceFile(source.kind, path, feature=feature) for path in paths]
 
 
