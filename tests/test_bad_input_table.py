@@ -344,8 +344,8 @@ ROWS: list[tuple[list[str], list[str]]] = [
 
 def contents(folder: Path) -> dict[str, tuple[int, int]]:
     """Every file below, with its size and time of change; not what is remembered of the sources."""
-    found = (path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-    kept = (path for path in found if not path.name.startswith((".lock", "digests.json")))
+    found = (path for path in folder.rglob("*") if path.is_file() and not {"__pycache__", "digests"} & {*path.parts})
+    kept = (path for path in found if not path.name.startswith(".lock"))
     return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in kept}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -14,12 +13,11 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from bertjax.config import DataConfig
-from bertjax.storage.files import replace_text
-from bertjax.storage.json_documents import read_json
 from bertjax.storage.lines import read_chunks
 from bertjax.storage.remote import AnyPath, is_remote, object_state, to_path
 from bertjax.storage.utf8 import UTF8, detected_encoding, encoding_name
 from bertjax.text.documents import Document
+from bertjax.text.file_caches import THREADS, extend_cache, file_digests, read_cache
 from bertjax.text.groups import Groups, group_column
 from bertjax.text.sources.registry import (
     KINDS,
@@ -40,10 +38,7 @@ MAX_UNITS = 64  # of a corpus of up to 64 GiB of text, about; every unit becomes
 
 _CUTTING_VERSION = 2  # of the rules that cut units
 _NAMED_FILES = 3  # in a message
-_HASHING_THREADS = 4
 _REQUESTS = 32  # to object storage, at a time
-_MOST_CACHE_BYTES = 1 << 30  # of a cache; 200 bytes a file
-_SETTLED_SECONDS = 2.0
 _TO_SPACE = bytes(ord(" ") if byte < 128 and chr(byte).isspace() else byte for byte in range(256))
 _SPACES_BEYOND_ASCII = "\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 
@@ -126,7 +121,7 @@ class Corpus:
                 "into files of many documents (jsonl:, lines:)"
             )
         stamps = _stamps(everything)
-        digests = _digests(everything, stamps, to_path(data.root) / "digests.json")
+        digests = file_digests(everything, stamps, to_path(data.root) / "digests")
         hashed = map(HashedFile, everything, digests, stamps)
         groups = [tuple(islice(hashed, len(one.files))) for one in matches]
         if encoding == UTF8:
@@ -347,48 +342,7 @@ def _with_encodings(files: Sequence[HashedFile], cache_path: AnyPath) -> tuple[H
             return UTF8  # reading it explains the error
 
     texts = [one for one in files if KINDS[one.file.kind].takes_encoding]
-    with ThreadPoolExecutor(_HASHING_THREADS) as threads:
+    with ThreadPoolExecutor(THREADS) as threads:
         encodings = {one.file: encoding for one, encoding in zip(texts, threads.map(detect, texts), strict=True)}
     extend_cache(cache_path, cache, {one.digest: encodings[one.file] for one in texts})
     return tuple(one._replace(file=replace(one.file, encoding=encodings.get(one.file, UTF8))) for one in files)
-
-
-def _digests(files: Sequence[SourceFile], stamps: Sequence[tuple[int, ...]], cache_path: AnyPath) -> list[str]:
-    """The SHA-256 of each file; digests of plain files are cached by path and stamp.
-
-    They name the store, and so are taken before the text is read for it: 0.2 of the 27 processor seconds in which
-    200 MB of plain text are prepared.
-    """
-    cache = read_cache(cache_path)
-
-    def look_up(file: SourceFile, stamp: tuple[int, ...]) -> tuple[str, str]:
-        if file.members:
-            return "", digest(file)
-        path = file.path if is_remote(file.path) else os.path.abspath(file.path)
-        key = " ".join(map(str, (path, *stamp)))
-        # A file that was just written can change again within the resolution of its timestamp.
-        settled = is_remote(file.path) or time.time() - max(stamp[1:]) / 1e9 > _SETTLED_SECONDS
-        return (key if settled else ""), cache.get(key) or digest(file)
-
-    with ThreadPoolExecutor(_HASHING_THREADS) as threads:
-        keyed_digests = list(threads.map(look_up, files, stamps))
-    extend_cache(cache_path, cache, {key: digest for key, digest in keyed_digests if key})
-    return [digest for _, digest in keyed_digests]
-
-
-def read_cache(path: AnyPath) -> dict[str, str]:
-    """Read a cache that `extend_cache` wrote; empty if it is missing or damaged."""
-    try:
-        return read_json(path, dict[str, str], most_bytes=_MOST_CACHE_BYTES)
-    except (FileNotFoundError, ValueError):
-        return {}
-
-
-def extend_cache(path: AnyPath, cache: Mapping[str, str], fresh: Mapping[str, str]) -> None:
-    """Add entries to a file whose content is `cache`, unless it has them.
-
-    Several processes may write it at once; the last one wins, and all of them are right.
-    """
-    if not fresh.items() <= cache.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_text(path, json.dumps({**cache, **fresh}, indent=1))

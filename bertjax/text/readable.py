@@ -12,7 +12,8 @@ from bertjax.config import DataConfig
 from bertjax.storage.progress import SIGNS, Progress
 from bertjax.storage.remote import to_path
 from bertjax.storage.utf8 import FileAccessError, NotTextError, UnreadableFileError
-from bertjax.text.corpus import Corpus, Unit, extend_cache, read_cache
+from bertjax.text.corpus import Corpus, Unit
+from bertjax.text.file_caches import extend_cache, read_cache
 from bertjax.text.pool import Runner
 from bertjax.text.sources.registry import KINDS, read_documents
 from bertjax.text.sources.source import SourceFile

@@ -145,8 +145,7 @@ def digest_of(folder: Path) -> str:
 
 def _left_of_preparing(folder: Path) -> list[str]:
     names = [path.name for path in (folder / "data").iterdir()]
-    # A hidden file may stay: several processes write the cache of digests without a lock.
-    results = ("store-", "vocab-", "digests.json", ".digests.json.", ".lock")
+    results = ("store-", "vocab-", "digests", ".lock")
     return [name for name in names if "partial" in name or not name.startswith(results)]
 
 

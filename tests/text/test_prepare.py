@@ -22,7 +22,7 @@ from small_corpus import VOCAB, changed, content, generated_text
 from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer, decoders
 
 from bertjax.config import DataConfig
-from bertjax.text import corpus, shards, trained_vocabulary
+from bertjax.text import corpus, file_caches, shards, trained_vocabulary
 from bertjax.text import prepare as module
 from bertjax.text.corpus import Corpus, draws
 from bertjax.text.prepare import prepare, prepare_share, reading_notes
@@ -264,10 +264,10 @@ def test_source_weights_do_not_change_the_store(data, tmp_path):
 
 
 def test_digests_are_kept_until_a_file_changes(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(corpus, "_SETTLED_SECONDS", -1.0)
+    monkeypatch.setattr(file_caches, "_SETTLED_SECONDS", -1.0)
     before = Corpus.of(data).description()
     read = []
-    monkeypatch.setattr(corpus, "digest", lambda file: read.append(file.path) or "other")
+    monkeypatch.setattr(file_caches, "digest", lambda file: read.append(file.path) or "other")
     assert Corpus.of(data).description() == before
     path = tmp_path / "text" / "03.txt"
     path.write_text(path.read_text() + "x")
@@ -276,7 +276,7 @@ def test_digests_are_kept_until_a_file_changes(data, tmp_path, monkeypatch):
 
 
 def test_digests_notice_a_change_with_size_and_time_restored(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(corpus, "_SETTLED_SECONDS", -1.0)
+    monkeypatch.setattr(file_caches, "_SETTLED_SECONDS", -1.0)
     before = Corpus.of(data)
     path = tmp_path / "text" / "03.txt"
     state, content = path.stat(), path.read_text()
@@ -548,7 +548,7 @@ def interrupted(data, units):
 def test_disk_full(data, tmp_path):
     limited = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (900, 900))\n"
     # Digests of text that has settled are cached in one large file.
-    limited += "from bertjax.text import corpus; corpus._SETTLED_SECONDS = 1e9\n"
+    limited += "from bertjax.text import file_caches; file_caches._SETTLED_SECONDS = 1e9\n"
     done = subprocess.run(script(tmp_path, data, 99, limited), capture_output=True, text=True)
     assert done.returncode == 1
     message = done.stderr.strip().splitlines()[-1]

@@ -1,0 +1,75 @@
+"""Digests of files: once by each machine that shares the folder, once by all of them together."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from bertjax.text import file_caches
+from bertjax.text.sources.registry import digest
+from bertjax.text.sources.source import SourceFile
+
+FILES, SIZE = 40, 100
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[SourceFile]:
+    """Files of which four are a batch."""
+    monkeypatch.setattr(file_caches, "_SETTLED_SECONDS", -1.0)
+    monkeypatch.setattr(file_caches, "_BATCH_BYTES", 4 * SIZE)
+    paths = [tmp_path / f"{number:02}.txt" for number in range(FILES)]
+    for number, path in enumerate(paths):
+        path.write_bytes(bytes([number]) * SIZE)
+    return [SourceFile("text", str(path)) for path in paths]
+
+
+def take(files: list[SourceFile], folder: Path) -> list[str]:
+    return file_caches.file_digests(files, [(SIZE, 0, 0)] * len(files), folder)
+
+
+def as_machine(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_caches.socket, "gethostname", lambda: name)
+
+
+def test_machines_take_each_digest_once(
+    files: list[SourceFile], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second machine begins, and ends, while the first one is in its third batch."""
+    taken: list[str] = []
+
+    def counted(file: SourceFile) -> str:
+        taken.append(file.path)
+        if len(taken) == 9:
+            with pytest.MonkeyPatch.context() as other:
+                as_machine("second", other)
+                second.extend(take(files, tmp_path / "digests"))
+        return digest(file)
+
+    second: list[str] = []
+    monkeypatch.setattr(file_caches, "digest", counted)
+    as_machine("first", monkeypatch)
+    first = take(files, tmp_path / "digests")
+    assert first == second == [hashlib.sha256(Path(file.path).read_bytes()).hexdigest() for file in files]
+    assert len(taken) <= FILES + 4, "both take those of the third batch"
+    assert {path.name for path in (tmp_path / "digests").iterdir()} == {"first.json", "second.json"}
+
+
+def test_digests_before_an_interruption_are_kept(
+    files: list[SourceFile], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[str] = []
+
+    def interrupted(file: SourceFile) -> str:
+        taken.append(file.path)
+        if len(taken) == 21:
+            raise KeyboardInterrupt
+        return digest(file)
+
+    monkeypatch.setattr(file_caches, "digest", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        take(files, tmp_path / "digests")
+    again = len(taken)
+    assert len(set(take(files, tmp_path / "digests"))) == FILES
+    assert len(taken) - again == FILES - 20
