@@ -37,7 +37,7 @@ SMALL_PLANS_ROWS = 2**20  # a batch of a tiny corpus may straddle many epochs: k
 SAMPLE_TOKENS = 1 << 22  # a larger text's rows are estimated from a sample
 _SAMPLED_SOURCES = 16  # of a mixture, those with the largest shares
 
-_PLAN_VERSION = 1  # of the rules for pairs, packing and windows; a change makes other plans
+_PLAN_VERSION = 2  # of the rules for pairs, packing and windows; a change makes other plans
 _INPUTS = (  # fields of DataConfig on which a plan depends
     "rows",
     "sequence_length",
