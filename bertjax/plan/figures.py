@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
+from bertjax.parallel.mesh import row_parts
 from bertjax.plan.collectives import Collective
 from bertjax.plan.compiling import Program
 from bertjax.plan.estimates import HOUR, Plan, StagePlan
@@ -201,9 +202,11 @@ def describe_stage(stage: StagePlan) -> str:
     """Describe the rows of a stage and how they are divided."""
     training = stage.stage.training
     times = f", in {training.microbatches} microbatches" if training.microbatches > 1 else ""
+    sharing = stage.mesh.shape["tensor"] * row_parts(stage.mesh)
+    place = "a device" if sharing == 1 else f"on {sharing} devices"
     return (
         f"{label(stage)}: {stage.steps:,} steps of {training.global_batch_size:,} rows of "
-        f"{stage.stage.data.sequence_length} tokens, {stage.rows_of_a_device} a device at a time{times}"
+        f"{stage.stage.data.sequence_length} tokens, {stage.rows_of_a_device} {place} at a time{times}"
     )
 
 

@@ -27,7 +27,7 @@ from bertjax.plan.advice import _kinds, advise, flags_for, meshes
 from bertjax.plan.answer import Answer
 from bertjax.plan.compiling import argument_sizes, compiler_flops
 from bertjax.plan.estimates import Plan, _with_rows_for_all, make_plan, mesh_on
-from bertjax.plan.figures import cost_table, headline
+from bertjax.plan.figures import cost_table, describe_stage, headline
 from bertjax.plan.suggest import Suggestion, _candidate_meshes, _last_resorts, _starts, pick_microbatches
 from bertjax.plan.topologies import CHIPS, open_topology
 from bertjax.training.memory_fit import USABLE
@@ -149,6 +149,12 @@ def test_devices_that_share_heads_may_share_tokens(too_large: Plan) -> None:
     heads, tokens = MeshConfig(fsdp=1, tensor=2), MeshConfig(fsdp=1, length=2)
     assert candidates(RECIPE) == [heads, tokens]
     assert candidates(replace(RECIPE, model=replace(RECIPE.model, attention_block=16))) == [heads]
+
+
+def test_rows_that_devices_share_are_named(too_large: Plan) -> None:
+    (stage,) = too_large.stages
+    shared = replace(stage, mesh=make_mesh(MeshConfig(length=2, tensor=2), jax.devices()))
+    assert f", {stage.stage.training.rows_at_a_time // 2} on 4 devices at a time" in describe_stage(shared)
 
 
 @pytest.mark.parametrize(("recipe", "widest"), [("electra:small", 64), ("albert:base", 128), ("bert_base", 256)])
