@@ -14,7 +14,7 @@ from bertjax.storage.lines import COMPRESSED, RECORD_CAP, read_lines
 from bertjax.storage.remote import is_remote
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.sources import parquet
-from bertjax.text.sources.jsonl import json_texts
+from bertjax.text.sources.jsonl import json_records, text_in
 from bertjax.text.sources.registry import KINDS
 from bertjax.text.sources.source import DEFAULT_FIELD, SourceFile, SourceKind
 
@@ -72,7 +72,9 @@ def _reader(path: str, field: str | None) -> Reader:
     if _bare(path).endswith(_CSV):
         return lambda counts: _column_texts(source, field or DEFAULT_FIELD)
     if has_json(path, field):
-        return lambda counts: json_texts(source, counts, field or DEFAULT_FIELD)
+        return lambda counts: (
+            text_in(record, field or DEFAULT_FIELD, where, counts) for where, record in json_records(source, counts)
+        )
     records = _record_kind(path)
     if field:
         raise ValueError(

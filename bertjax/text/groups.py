@@ -7,7 +7,6 @@ known by a hash of its name, uint64; a record without a group is a group of its 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -77,19 +76,18 @@ def read_groups(written: str) -> Groups:
         )
     if not to_path(named).is_file():
         raise ValueError(f"{setting}: no such file; it has a record and its group on each line")
-    pairs = np.array([*_lines(named, *_ORDERS[kind])], np.uint64).reshape(-1, 2)
-    order = np.lexsort((pairs[:, 1], pairs[:, 0]))
-    names, members = pairs[order].T
+    record, group = _ORDERS[kind]
+    pairs = []
+    for number, line in enumerate(read_lines(named, lambda number: None), 1):
+        fields = line.split()
+        if len(fields) != 2:
+            raise ValueError(f"{named}, line {number}: {line[:80]!r}; a line has two names, of a record and of a group")
+        pairs.append((name_hash(fields[record]), name_hash(fields[group])))
+    table = np.array(pairs, np.uint64).reshape(-1, 2)
+    order = np.lexsort((table[:, 1], table[:, 0]))
+    names, members = table[order].T
     twice = np.flatnonzero((names[1:] == names[:-1]) & (members[1:] != members[:-1]))
     if len(twice):
         line = int(order[twice[0] : twice[0] + 2].max()) + 1
         raise ValueError(f"{setting}, line {line}: its record is in another group too; a record is in one group")
     return Groups(names, members)
-
-
-def _lines(path: str, record: int, group: int) -> Iterable[tuple[int, int]]:
-    for number, line in enumerate(read_lines(path, lambda number: None), 1):
-        fields = line.split()
-        if len(fields) != 2:
-            raise ValueError(f"{path}, line {number}: {line[:80]!r}; a line has two names, of a record and of a group")
-        yield name_hash(fields[record]), name_hash(fields[group])

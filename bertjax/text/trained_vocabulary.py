@@ -134,7 +134,7 @@ def load_vocabulary(vocabulary: str | AnyPath, rules: TextRules) -> Tokenizer:
     """Like `load_tokenizer`, also of remote files; `hf:DIR` and `hf:NAME` have rules of their own."""
     if isinstance(vocabulary, str) and vocabulary.startswith(hub.PREFIX):
         folder = Path(vocabulary.removeprefix(hub.PREFIX)).expanduser()
-        return _read_source(vocabulary, _stamps(folder, huggingface.FILES))
+        return _loaded(vocabulary, rules, _stamps(folder, huggingface.FILES))
     path = to_path(vocabulary) if isinstance(vocabulary, str) else vocabulary
     if isinstance(path, Path):
         return _loaded(path, rules, _stamps(path, (*VOCABULARY_FILES, *COMPANIONS)))
@@ -152,14 +152,9 @@ def load_vocabulary(vocabulary: str | AnyPath, rules: TextRules) -> Tokenizer:
 
 
 # A command loads its vocabulary several times, but requests a Hub repository once.
-@functools.lru_cache(maxsize=2)
-def _read_source(source: str, stamps: tuple[tuple[int, ...], ...]) -> Tokenizer:
-    return huggingface.read_vocabulary(source)
-
-
-@functools.lru_cache(maxsize=2)
-def _loaded(path: Path, rules: TextRules, stamps: tuple[tuple[int, ...], ...]) -> Tokenizer:
-    return load_tokenizer(path, rules)
+@functools.lru_cache(maxsize=4)
+def _loaded(vocabulary: str | Path, rules: TextRules, stamps: tuple[tuple[int, ...], ...]) -> Tokenizer:
+    return huggingface.read_vocabulary(vocabulary) if isinstance(vocabulary, str) else load_tokenizer(vocabulary, rules)
 
 
 def _stamps(path: Path, names: Iterable[str]) -> tuple[tuple[int, ...], ...]:

@@ -40,7 +40,3 @@ class Filter:
     for_prose: bool = False  # whether its rules make no sense for records of letters
     version: int = 1  # a change makes other stores
     needs: tuple[str, str] | None = None  # the optional module that it imports, and the argument for pip
-
-    def __post_init__(self) -> None:
-        assert (self.broken_rule is None) != (self.signature is None), self.name
-        assert (self.columns > 0) == (self.signature is not None), self.name

@@ -16,7 +16,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
-    """Read the documents, whose lines are paragraphs. Raises ValueError like `json_texts` and `marked`."""
+    """Read the documents, whose lines are paragraphs. Raises ValueError like `json_records`, `text_in` and `marked`."""
     field, on_bad = file.feature or DEFAULT_FIELD, file.on_bad_record(counts)
     for where, record in json_records(file.path, counts, file.encoding, file.span, on_bad):
         try:
@@ -25,15 +25,6 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
             on_bad(str(error))
         else:
             yield from paragraphs
-
-
-def json_texts(path: str, counts: ReadCounts, field: str = DEFAULT_FIELD) -> Iterator[str]:
-    """Yield the text in a field of each line's JSON object; blank lines are skipped.
-
-    Raises ValueError like `json_records` and `text_in`.
-    """
-    for where, record in json_records(path, counts):
-        yield text_in(record, field, where, counts)
 
 
 def json_records(

@@ -105,11 +105,6 @@ class BlockFile:
         return bytes.fromhex("".join(self._record["blocks"]))
 
     @property
-    def is_copy(self) -> bool:
-        """Whether blocks may have to be fetched."""
-        return self._origin is not None
-
-    @property
     def is_bounded(self) -> bool:
         """Whether blocks may be dropped."""
         return self._origin is not None and self._origin.most_bytes > 0

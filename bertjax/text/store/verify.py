@@ -67,11 +67,14 @@ def _check_file(path: Path, record: FileRecord | DigestsRecord, done: Done, is_c
         return "" if is_copy else f"{path}: missing"  # of a copy, nothing of it was read yet
     if (size := path.stat().st_size) != record["bytes"]:
         return f"{path}: {size:,} bytes instead of {record['bytes']:,}"
-    bad = []
-    digests = _digests(path.parent, record)
-    with path.open("rb") as file:
+    bad, digests = [], b""
+    if "blocks" in record:
+        digests = bytes.fromhex("".join(record["blocks"]))
+    elif "digests" in record and (file := path.with_name(record["digests"]["name"])).is_file():
+        digests = file.read_bytes()  # which is checked by itself
+    with path.open("rb") as stream:
         for number in range(num_blocks(record)):
-            block, digest = file.read(BLOCK_BYTES), digests[DIGEST_BYTES * number :][:DIGEST_BYTES]
+            block, digest = stream.read(BLOCK_BYTES), digests[DIGEST_BYTES * number :][:DIGEST_BYTES]
             if hashlib.sha256(block).digest() != digest and not (is_copy and not any(block)):
                 bad.append(number * BLOCK_BYTES)
             done(len(block))
@@ -79,12 +82,3 @@ def _check_file(path: Path, record: FileRecord | DigestsRecord, done: Done, is_c
         return ""
     places = first_names([f"{at:,}" for at in bad], _SHOWN)
     return f"{path}: the block at byte {places} is not the one that was written"
-
-
-def _digests(folder: Path, record: FileRecord | DigestsRecord) -> bytes:
-    """The SHA-256 of a file's blocks, one after the other; a file of digests is checked by itself."""
-    if "blocks" in record:
-        return bytes.fromhex("".join(record["blocks"]))
-    assert "digests" in record
-    file = folder / record["digests"]["name"]
-    return file.read_bytes() if file.is_file() else b""

@@ -203,12 +203,16 @@ def finish_store(
     `shards` has the records of each split's shards in order, with these `planes`; `provenance` describes where the text
     came from.
     """
-    counts = {split: _sum_of_counts(shards.get(split, [])) for split in SPLITS}
-    count_files = {
-        split: _write_whole(folder, f"{split}.counts", total.astype(OFFSET_DTYPE).tobytes())
-        for split, total in counts.items()
-        if total is not None
-    }
+    splits, count_files = {}, {}
+    for split in SPLITS:
+        records = shards.get(split, [])
+        sums = {key: sum(record[key] for record in records) for key in ("documents", "sentences", "tokens")}
+        listed = [{key: record[key] for key in record if key != "counts"} for record in records]
+        splits[split] = {**sums, "shards": listed}
+        if records:
+            packed = (zlib.decompress(base64.b64decode(record["counts"])) for record in records)
+            counts = sum((np.frombuffer(one, OFFSET_DTYPE) for one in packed), np.int64(0))
+            count_files[split] = _write_whole(folder, f"{split}.counts", counts.astype(OFFSET_DTYPE).tobytes())
     manifest: dict[str, Any] = {
         "format_version": ARRAYS_VERSION,
         "tokenizer": {
@@ -219,7 +223,7 @@ def finish_store(
         },
         "token_dtype": token_dtype(tokenizer.vocab_size),
         "block_bytes": BLOCK_BYTES,
-        "splits": {split: _totals(shards.get(split, [])) for split in SPLITS},
+        "splits": splits,
         "planes": {name: PLANES[name] for name in planes},
         "provenance": {**provenance, **({"token_counts": count_files} if count_files else {})},
     }
@@ -284,22 +288,6 @@ def _write_shard(folder: Path, name: str, documents: list[list[list[int]]], voca
         np.zeros(len(documents), bool),
     )
     return writer.finish()
-
-
-def _totals(shards: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    sums = {key: sum(shard[key] for shard in shards) for key in ("documents", "sentences", "tokens")}
-    return {**sums, "shards": [{key: shard[key] for key in shard if key != "counts"} for shard in shards]}
-
-
-def _sum_of_counts(shards: Sequence[Mapping[str, Any]]) -> np.ndarray | None:
-    """How often each id occurs, int64 [vocab_size]; None without shards."""
-    if not shards:
-        return None
-    packed = (np.frombuffer(zlib.decompress(base64.b64decode(shard["counts"])), OFFSET_DTYPE) for shard in shards)
-    total = next(packed).astype(np.int64)
-    for counts in packed:
-        total += counts
-    return total
 
 
 def _write_whole(folder: AnyPath, name: str, content: bytes) -> DigestsRecord:

@@ -83,18 +83,13 @@ class Dump:
         Raises ValueError naming the file and the page or line if the file is not a dump, is truncated or damaged,
         declares a document type, whose entities could expand without bound, or has a page above `PAGE_CAP`.
         """
-        if self._span is None:
-            yield from self._pages()
-            return
-        start, end = self._span
-        if start == end:
-            return
-        if start:
-            self._take_head()
-            self._parse("<mediawiki>", 0)
-        yield from self._pages()
-
-    def _pages(self) -> Iterator[Page]:
+        if self._span is not None:
+            start, end = self._span
+            if start == end:
+                return
+            if start:
+                self._take_head()
+                self._parse("<mediawiki>", 0)
         number = 0
         for number, line in enumerate(self._lines(self._counts, self._span), 1):
             self._parse(f"{line}\n", number)

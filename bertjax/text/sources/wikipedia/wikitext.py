@@ -84,13 +84,8 @@ def _is_heading(line: str) -> bool:
     return line[0] == "=" and bool(_HEADING.fullmatch(line.rstrip(_ASIDE)))
 
 
-def _outside_tables(lines: list[str]) -> list[str]:
+def _outside_tables(lines: list[str], headings_close: bool = False) -> list[str]:
     """The lines outside tables; if a table is never closed, tables end at headings."""
-    outside, closed = _skip_tables(lines, headings_close=False)
-    return outside if closed else _skip_tables(lines, headings_close=True)[0]
-
-
-def _skip_tables(lines: list[str], headings_close: bool) -> tuple[list[str], bool]:
     outside, depth = [], 0
     for line in lines:
         start = line.lstrip(f"{_ASIDE}:")
@@ -103,7 +98,7 @@ def _skip_tables(lines: list[str], headings_close: bool) -> tuple[list[str], boo
             depth = 0
         elif not depth:
             outside.append(line)
-    return outside, not depth
+    return outside if not depth or headings_close else _outside_tables(lines, headings_close=True)
 
 
 def _without_quotes(line: str) -> str:
