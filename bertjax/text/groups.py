@@ -13,9 +13,9 @@ from functools import lru_cache
 import numpy as np
 
 from bertjax.config import DataConfig
-from bertjax.storage.files import read_whole
 from bertjax.storage.lines import read_lines
 from bertjax.storage.remote import to_path
+from bertjax.storage.sums import sha256_of_file
 from bertjax.text.documents import Document
 from bertjax.text.spans import get_record
 
@@ -56,7 +56,7 @@ def groups_fingerprint(written: str) -> str:
     if kind == _COLUMN:
         return written
     read_groups(written)
-    return f"{kind}:{hashlib.sha256(read_whole(to_path(named))).hexdigest()}"
+    return f"{kind}:{sha256_of_file(named)}"
 
 
 @lru_cache(maxsize=1)

@@ -171,7 +171,7 @@ def test_endless_line_of_records_is_refused_in_bounded_memory(tmp_path, suffix):
     path = write(tmp_path / f"a{suffix}", COMPRESS[suffix](b"a" * (8 << 20)) * 8)
     for kind, message in {
         "jsonl": "line 1: a record of more than 32 MiB; is it JSON Lines?",
-        "wikipedia": "line 1: a line of more than 16 MiB; is it a MediaWiki XML dump",
+        "wikipedia": "line 1: a line of more than 32 MiB; is it a MediaWiki XML dump",
     }.items():
         tracemalloc.start()
         found = refusal(path, kind)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from xml.parsers import expat
 
-from bertjax.storage.lines import Span, read_lines
+from bertjax.storage.lines import RECORD_CAP, Span, read_lines
 from bertjax.storage.remote import file_size
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.sources.globs import DUMPS
@@ -20,8 +20,6 @@ from bertjax.text.sources.source import Paragraphs, SourceFile, SourceKind
 from bertjax.text.sources.wikipedia.links import HIDDEN_NAMES, normal_name
 from bertjax.text.sources.wikipedia.multistream import cut_at, split
 from bertjax.text.sources.wikipedia.wikitext import paragraphs
-
-PAGE_CAP = 16 << 20  # characters of one page; MediaWiki stores at most 2 MiB
 
 # Elements whose text is kept -> their parent.
 _TEXT_PARENTS = {"namespace": "namespaces", "title": "page", "ns": "page", "model": "revision", "text": "revision"}
@@ -69,19 +67,17 @@ class Dump:
         self._key = ""  # of the current namespace
         self._page: dict[str, str] = {}
         self._held: list[str] = []  # text of the current element
-        self._size = 0
         self._parser = expat.ParserCreate("utf-8")
         self._parser.buffer_text = True
         self._parser.buffer_size = 1 << 16
         self._parser.StartElementHandler = self._start
         self._parser.EndElementHandler = self._end
-        self._parser.StartDoctypeDeclHandler = self._refuse_doctype
 
     def pages(self) -> Iterator[Page]:
         """Yield every page.
 
-        Raises ValueError naming the file and the page or line if the file is not a dump, is truncated or damaged,
-        declares a document type, whose entities could expand without bound, or has a page above `PAGE_CAP`.
+        Raises ValueError naming the file and the page or line if the file is not a dump, is truncated or damaged, or
+        has a line above `RECORD_CAP`.
         """
         if self._span is not None:
             start, end = self._span
@@ -110,7 +106,7 @@ class Dump:
         self.hidden_names, self._namespaces = head.hidden_names, head._namespaces
 
     def _lines(self, counts: ReadCounts | None, span: Span | None) -> Iterator[str]:
-        return read_lines(self.path, self._refuse_line, PAGE_CAP, counts, span)
+        return read_lines(self.path, self._refuse_line, RECORD_CAP, counts, span)
 
     def _parse(self, text: str, number: int, last: bool = False) -> None:
         try:
@@ -137,8 +133,8 @@ class Dump:
             self._page["redirect"] = ""
         elif _TEXT_PARENTS.get(name) == parent and (name != "text" or self._is_article()):
             self._key = attributes.get("key", "")
-            self._held, self._size = [], 0
-            self._parser.CharacterDataHandler = self._hold
+            self._held = []
+            self._parser.CharacterDataHandler = self._held.append
 
     def _end(self, name: str) -> None:
         self._inside.pop()
@@ -157,12 +153,6 @@ class Dump:
             text = "" if redirect else self._page.get("text", "")
             self._done.append(Page(self._page.get("title", ""), self._namespace(), redirect, text))
 
-    def _hold(self, text: str) -> None:
-        self._held.append(text)
-        self._size += len(text)
-        if self._size > PAGE_CAP:
-            raise ValueError(f"{self._location()}: a page of more than {PAGE_CAP >> 20} Mi characters; {_IS_IT}")
-
     def _is_article(self) -> bool:
         wikitext = self._page.get("model", "wikitext") == "wikitext"
         return wikitext and "redirect" not in self._page and self._namespace() == 0
@@ -180,10 +170,7 @@ class Dump:
         return int(text)
 
     def _refuse_line(self, number: int) -> None:
-        raise ValueError(f"{self._location()}, line {number}: a line of more than {PAGE_CAP >> 20} MiB; {_IS_IT}")
-
-    def _refuse_doctype(self, *_: object) -> None:
-        raise ValueError(f"{self._name}: it declares a document type (<!DOCTYPE ...>), which dumps do not; {_IS_IT}")
+        raise ValueError(f"{self._location()}, line {number}: a line of more than {RECORD_CAP >> 20} MiB; {_IS_IT}")
 
 
 KIND = SourceKind(
