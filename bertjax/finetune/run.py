@@ -221,16 +221,10 @@ def finished(directory: AnyPath, job: Job, processes: Processes) -> Result | Non
     check_compatible(dict(saved["metadata"]), job.metadata)
     if from_dict(saved["metadata"]["config"]).training.steps != job.config.training.steps:
         return None  # it continues
-    values = saved["result"]
-    return Result(
-        directory=job.config.directory,
-        step=values["step"],
-        figures={name: math.nan if value is None else value for name, value in values["figures"].items()},
-        baselines=values["baselines"],
-        seconds=values["seconds"],
-        predictions=tuple(values["predictions"]),
-        measured_by=values["measured_by"],
-    )
+    values: dict[str, Any] = {**saved["result"], "directory": job.config.directory}
+    values["figures"] = {name: math.nan if value is None else value for name, value in values["figures"].items()}
+    values["predictions"] = tuple(values["predictions"])
+    return Result(**values)
 
 
 def read_measured_by(directory: AnyPath) -> str:

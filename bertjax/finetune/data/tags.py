@@ -203,14 +203,10 @@ def write_words(target: Path, sentences: Sequence[TaggedSentence], tags: Sequenc
 
 def _sentences(path: Path, text: str, layout: TagLayout) -> Iterator[list[_Line]]:
     """Yield the lines of each sentence with words, comments and other lines included."""
-    lines: list[_Line] = []
-    for line in itertools.chain(_lines(path, text, layout), [None]):
-        if line is not None:
-            lines.append(line)
-            continue
-        if any(line.columns for line in lines):
+    for is_end, group in itertools.groupby(_lines(path, text, layout), lambda line: line is None):
+        lines = [line for line in group if line is not None]
+        if not is_end and any(line.columns for line in lines):
             yield lines
-        lines = []
 
 
 def _lines(path: Path, text: str, layout: TagLayout) -> Iterator[_Line | None]:
