@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 from generated_corpus import write_corpus
-from tiny_runs import command, finish, news_of, start, write_recipe
+from tiny_runs import command, finish, news_of, write_recipe
 
 import bertjax as bertjax_package
 from bertjax.__main__ import GROUPS, RENAMED, VERBS, load_verb, main, make_parser
@@ -31,6 +31,7 @@ from bertjax.interpret.checkpoint_predictions import checkpoint_predictions
 from bertjax.interpret.fill_mask import fill_mask
 from bertjax.run.run_directory import load_run
 from bertjax.run.telemetry import read_metrics
+from bertjax.text.corpus import Corpus
 
 pytestmark = pytest.mark.run
 
@@ -225,6 +226,88 @@ def test_pretrain_ends_with_what_to_do_next(run: tuple[Path, Path, list[str]]) -
         assert line in said, said
 
 
+def position(lines: list[str], pattern: str) -> int:
+    """The number of the first line that a pattern is in."""
+    found = [number for number, line in enumerate(lines) if re.search(pattern, line)]
+    assert found, f"{pattern} is not in\n" + "\n".join(lines)
+    return found[0]
+
+
+def test_run_prints_each_stretch_of_work_in_order(run: tuple[Path, Path, list[str]]) -> None:
+    """How often a long stretch prints is tested on a clock of its own, in tests/storage/test_text_progress.py."""
+    lines = (run[0] / "log").read_text().splitlines()
+    order = [
+        "Settings changed from the recipe:",
+        r"  training\.steps: 40   \(recipe: \d+\)",
+        r"  scaled with it: .*optimizer\.warmup_steps=",
+        r"Device    1 × cpu; peak ",
+        r"Model     [\d,]+ parameters; attention: xla",
+        "Data      token store ",
+        "          held_out: ",
+        r"Schedule  steps 0 to 40: \d+ × \d+ tokens; [\d.]+ epochs of [\d,]+ rows",
+        r"Cost      .* FLOP, at least ",
+        r"compiling \(about 20 s the first time\)",
+        "pretraining  .* / 40 steps",
+        "step 40  held out",
+        "Output:",
+    ]
+    places = [position(lines, pattern) for pattern in order]
+    assert places == sorted(places)
+    assert places[0] == 0 or lines[0].startswith("Starting… ("), "something is said before the config"
+    assert not any(line.startswith(("config:", "  model.hidden_size")) for line in lines)
+
+
+REFUSED = {
+    "another run": (["--model.hidden-act", "gelu_tanh"], r"checkpoint is of another run:.*\n  model\.hidden_act"),
+    "no such file": (["--data.sources", "text:/nowhere/*.txt"], r"source text:/nowhere/\*\.txt: the glob matches"),
+    "no such vocabulary": (["--data.vocab", "none.txt"], r"vocabulary none\.txt: no such file"),
+    "unknown objective": (["--training.objectives", "mlm", "nsq"], r"nsq"),
+    "no such weights": (["--init-from", "runs/nowhere"], r"runs/nowhere: no such"),
+    "a segmenter of words": (
+        ["--data.segmenter", "jieba", "--data.masking", "words", "--data.tokenizer", "bpe"],
+        r"data\.segmenter='jieba' requires data\.tokenizer='wordpiece'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_invalid_run_is_refused_before_text_is_read(
+    name: str, run: tuple[Path, Path, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, run_dir, _ = run
+    monkeypatch.setattr(Corpus, "of", lambda data: pytest.fail("text was read"))
+    changes, message = REFUSED[name]
+    if name != "another run":
+        run_dir = tmp_path / "run"
+    words = command(folder / "tiny_recipe.py", folder / "corpus.txt", run_dir, "--training.steps", "40", *changes)
+    before = sorted(path.name for path in run_dir.parent.iterdir())
+    refused = bertjax(*words[3:])
+    assert refused.returncode == 1 and re.search(message, refused.stderr, re.S), refused.stderr
+    assert news_of(refused.stdout) == []
+    assert sorted(path.name for path in run_dir.parent.iterdir()) == before
+
+
+def test_weights_of_another_shape_are_refused_early(
+    run: tuple[Path, Path, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, run_dir, _ = run
+    monkeypatch.setattr(Corpus, "of", lambda data: pytest.fail("text was read"))
+    changes = ("--init-from", str(run_dir), "--model.num-hidden-layers", "1")
+    refused = bertjax(*command(folder / "tiny_recipe.py", folder / "corpus.txt", tmp_path / "run", *changes)[3:])
+    assert refused.returncode == 1
+    assert re.search(r"is another model:\n  model\.num_hidden_layers: there \d, here 1", refused.stderr)
+    assert news_of(refused.stdout) == []
+
+
+def test_a_vocabulary_without_an_export_is_refused_early(run: tuple[Path, Path, list[str]], tmp_path: Path) -> None:
+    mpnet = ("--model.family", "mpnet", "--model.type-vocab-size", "0", "--model.pooler", "none")
+    mpnet += ("--model.score-bias-buckets", "32", "--training.objectives", "mlm", "--data.rows", "doc_sentences")
+    refused = bertjax(*command(run[0] / "tiny_recipe.py", run[0] / "corpus.txt", tmp_path / "run", *mpnet)[3:])
+    assert refused.returncode == 1
+    assert "pad_token_id is 0; transformers' MPNet takes 1 for padding" in refused.stderr
+    assert "pretraining" not in refused.stdout
+
+
 def test_pretrain_traces_the_requested_steps(run: tuple[Path, Path, list[str]]) -> None:
     (folder,) = (run[1] / "profile" / "plugins" / "profile").iterdir()
     assert folder.name == "steps_10_to_12"
@@ -330,17 +413,12 @@ def test_export_goes_where_requested(run: tuple[Path, Path, list[str]], tmp_path
     assert str(tmp_path / "out") in ended.stdout
 
 
-def test_another_vocabulary_model_or_text_does_not_resume(run: tuple[Path, Path, list[str]], tmp_path: Path) -> None:
+def test_another_text_does_not_resume(run: tuple[Path, Path, list[str]]) -> None:
     folder, run_dir, arguments = run
     before = [(run_dir / name).read_bytes() for name in ("config.json", "vocab.txt")]
     other = write_corpus(folder / "other.txt", 200, seed=5)
-    for changed, named in (
-        (["--model.hidden-act", "gelu_tanh"], "model.hidden_act"),
-        (["--data.sources", f"lines:{other}"], "changed since this run began"),
-    ):
-        log = tmp_path / f"{named.replace(' ', '-')}.log"
-        assert start([*arguments, *changed], log).wait() == 1
-        assert named in log.read_text().partition("bertjax pretrain: ")[2]
+    refused = bertjax(*arguments[3:], "--data.sources", f"lines:{other}")
+    assert refused.returncode == 1 and "changed since this run began" in refused.stderr
     assert [(run_dir / name).read_bytes() for name in ("config.json", "vocab.txt")] == before
 
 

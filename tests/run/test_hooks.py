@@ -1,11 +1,14 @@
-"""Hooks: their order, what a user's callback may do, and how few frames lie between the shell and the update."""
+"""Hooks: their order, what a user's callback may do, what wandb gets; and how few frames lead to the update."""
 
 from __future__ import annotations
 
 import json
 import shutil
+import struct
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +22,14 @@ from tiny_runs import SIX_STEPS, digests, write_recipe
 import bertjax
 from bertjax.__main__ import main
 from bertjax.config import ModelConfig
-from bertjax.families.networks import init_params
+from bertjax.families.networks import abstract_network
 from bertjax.families.registry import FAMILIES
 from bertjax.run import job
 from bertjax.run.callbacks import layer_norms
 from bertjax.run.checkpoint import saved_steps
+from bertjax.run.loggers.logger import logged_id
 from bertjax.run.metrics import LOSS
+from bertjax.run.pretrain import PretrainResult
 from bertjax.run.telemetry import curves, read_metrics
 
 pytestmark = pytest.mark.usefixtures("one_device")
@@ -40,10 +45,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def pretrain(folder: Path, run: str, *callbacks: bertjax.Callback, **keys: Any) -> bertjax.Callback:
+def pretrain(
+    folder: Path, run: str, *callbacks: bertjax.Callback, log: tuple[str, ...] = (), **keys: Any
+) -> PretrainResult:
     where = {"data.sources": (f"lines:{folder / 'corpus.txt'}",), "data.root": str(folder / "data")}
     config = bertjax.recipe(folder / "tiny_recipe.py", SIX_STEPS | where | {"run_dir": str(folder / run)} | keys)
-    return bertjax.pretrain(replace(config, log=()), callbacks=callbacks)
+    return bertjax.pretrain(replace(config, log=log), callbacks=callbacks)
 
 
 class Recorder(bertjax.Callback):
@@ -100,6 +107,43 @@ class Stopper(bertjax.Callback):
             self.run.stop()
 
 
+class EarlyStopper(bertjax.Callback):
+    """Ends training before the step that follows step 3."""
+
+    def before_step(self, step: int) -> None:
+        if step == 3:
+            self.run.stop()
+
+
+class Told(bertjax.Callback):
+    """Writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple] = []
+
+    def on_start(self) -> None:
+        self.events.append(("start", self.run.step, self.run.last_step, self.run.config.name))
+
+    def after_step(self, step: int) -> None:
+        self.events.append(("step", step))
+
+    def on_log(self, step: int, figures: Any) -> None:
+        self.events.append(("log", step, dict(figures)))
+
+    def on_evaluation(self, step: int, figures: Any) -> None:
+        self.events.append(("evaluation", step, dict(figures)))
+
+    def on_save(self, step: int, directory: str) -> None:
+        assert (Path(directory) / "metadata" / "metadata").is_file(), "it is whole when it is told of"
+        self.events.append(("checkpoint", step, directory))
+
+    def on_finish(self, outcome: Any) -> None:
+        self.events.append(("end", outcome.step, outcome.evaluation))
+
+    def of(self, kind: str) -> list[tuple]:
+        return [event[1:] for event in self.events if event[0] == kind]
+
+
 def allocated() -> int:
     """Bytes of all arrays of this process."""
     return sum(array.nbytes for array in jax.live_arrays())
@@ -121,13 +165,23 @@ def test_log_comes_before_evaluation_before_save(recorded: Recorder) -> None:
 
 
 @pytest.fixture(scope="module")
-def plain(folder: Path) -> Path:
-    pretrain(folder, "plain")
-    return folder / "plain"
+def stopped(folder: Path) -> tuple[Path, list[Told]]:
+    """A run that stopped after step 3, before steps that it was to trace, and went on; what callbacks were told."""
+    told, log = [Told(), Told()], ("tensorboard", *(("wandb",) if find_spec("wandb") else ()))
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("WANDB_MODE", "offline")
+        environment.setenv("WANDB_PROJECT", "novels")
+        result = pretrain(folder, "stopped", EarlyStopper(), told[0], log=log, profile="3:5")
+        assert result.step == 3 and "eval/mlm_loss" in result.figures and result.report.is_file()
+        assert saved_steps(folder / "stopped") == [3]
+        assert not list((folder / "stopped").glob("profile/**/steps*")), "a stop before a traced step traces nothing"
+        assert pretrain(folder, "stopped", told[1], log=log).step == 6, "the same call goes on"
+    return folder / "stopped", told
 
 
-def test_gradient_metrics_are_logged_and_change_nothing(folder: Path, recorded: Recorder, plain: Path) -> None:
-    assert digests(folder / "recorded") == digests(plain)
+def test_gradient_metrics_are_logged_and_change_nothing(folder: Path, recorded: Recorder, stopped: tuple) -> None:
+    """Nor do a stop and loggers."""
+    assert digests(folder / "recorded") == digests(stopped[0])
     found = curves(read_metrics(folder / "recorded" / "metrics.jsonl"))
     assert found["gradient/whole"] == found["train/grad_norm"]
     assert all(
@@ -151,22 +205,84 @@ TINY |= {"max_position_embeddings": 16, "num_hidden_layers": 3}
 )
 def test_layer_norms_follow_the_order_of_layers(family: str, fields: dict[str, int], count: int) -> None:
     config: ModelConfig = replace(FAMILIES[family].presets["base"], **TINY, **fields)
-    encoder = jax.device_get(jax.jit(init_params, static_argnums=0)(config, jax.random.key(0)))["encoder"]
+    draw = np.random.default_rng(0)
+    shapes = abstract_network(config)[1]["encoder"]
+    encoder = jax.tree.map(lambda leaf: draw.normal(size=leaf.shape).astype(np.float32), shapes)
     layers = [encoder["first_layer"]] if family == "modernbert" else []
     layers += [jax.tree.map(lambda x, i=i: x[i], encoder["layers"]) for i in range(count - len(layers))]
     expected = [np.sqrt(sum(float(np.sum(np.square(x))) for x in jax.tree.leaves(layer))) for layer in layers]
-    norms = layer_norms({"encoder": encoder})
+    norms = jax.jit(layer_norms)({"encoder": encoder})
     assert [*norms] == [f"layer_{number}" for number in range(count)]
     assert [*map(float, norms.values())] == pytest.approx(expected, rel=1e-6)
     assert len(set(expected)) == count
 
 
-def test_stop_ends_training_with_figures_and_a_checkpoint(folder: Path) -> None:
-    result = pretrain(folder, "stopped", Stopper())
-    assert result.step == 3 and "eval/mlm_loss" in result.figures and result.report.is_file()
-    assert saved_steps(folder / "stopped") == [3]
-    assert pretrain(folder, "stopped").step == 6, "the same call goes on"
-    assert digests(folder / "stopped") == digests(folder / "recorded")
+def test_callbacks_are_called_in_order_with_floats(stopped: tuple[Path, list[Told]]) -> None:
+    run, (first, second) = stopped
+    assert first.of("start") == [(0, 6, "tiny")] and second.of("start") == [(3, 6, "tiny")]
+    assert [step for (step,) in first.of("step") + second.of("step")] == list(range(1, 7))
+    for told in (first, second):
+        assert told.events[0][0] == "start" and told.events[-1][0] == "end"
+        (end,) = told.of("end")
+        ((step, evaluated),) = told.of("evaluation")
+        assert end[0] == step and end[1].items() <= evaluated.items() and end[1]
+        assert [(step, str(run / "checkpoints" / str(step)))] == told.of("checkpoint")
+    figures = {
+        (step, name): value
+        for told in (first, second)
+        for step, found in told.of("log") + told.of("evaluation")
+        for name, value in found.items()
+    }
+    assert {type(value) for value in figures.values()} == {float}
+    for (step, name), value in figures.items():
+        assert value == pytest.approx(logged_steps(run, name)[step], rel=1e-8, nan_ok=True)
+
+
+def logged_steps(run: Path, metric: str) -> dict[int, float]:
+    steps, values = curves(read_metrics(run / "metrics.jsonl"))[metric]
+    return dict(zip(steps, values, strict=True))
+
+
+def wandb_records(path: Path) -> Iterator[Any]:
+    """The records of an offline run: wandb's own messages, in LevelDB's framing behind seven bytes of its own."""
+    from wandb.proto import wandb_internal_pb2
+
+    data, at, whole, block = path.read_bytes(), 7, b"", 32_768
+    assert data[:4] == b":W&B"
+    while at + 7 <= len(data):
+        left = block - at % block
+        if left < 7:
+            at += left
+            continue
+        _, length, part = struct.unpack("<IHB", data[at : at + 7])
+        whole += data[at + 7 : at + 7 + length]
+        at += 7 + length
+        if part in (1, 4):  # whole, or the last part
+            yield wandb_internal_pb2.Record.FromString(whole)
+            whole = b""
+
+
+def test_wandb_gets_name_config_and_every_figure(stopped: tuple[Path, list[Told]]) -> None:
+    """From both processes of a run, as one run."""
+    pytest.importorskip("wandb", reason="needs wandb: pip install 'bertjax[wandb]'")
+    run, _ = stopped
+    identity = logged_id(run, "wandb")
+    files = sorted((run / "wandb").glob(f"offline-run-*/run-{identity}.wandb"))
+    assert len(files) == len(list((run / "wandb").glob("offline-run-*"))) == 2
+    history: dict[str, dict[int, float]] = {}
+    for path in files:
+        records = list(wandb_records(path))
+        (about,) = [record.run for record in records if record.WhichOneof("record_type") == "run"]
+        config = {item.key: json.loads(item.value_json) for item in about.config.update}
+        assert (about.run_id, about.display_name, about.project) == (identity, "tiny", "novels")
+        assert config["model.hidden_size"] == 32 and config["data.masking"] == "tokens"
+        for record in records:
+            if record.WhichOneof("record_type") == "history":
+                line = {(i.key or ".".join(i.nested_key)): json.loads(i.value_json) for i in record.history.item}
+                for name, value in line.items():
+                    history.setdefault(name, {})[line["step"]] = value
+    for name in ("train/mlm_loss", "train/nsp_loss", "eval/mlm_loss", "train/learning_rate"):
+        assert history[name] == pytest.approx(logged_steps(run, name), rel=1e-8), name
 
 
 @pytest.mark.long
@@ -184,20 +300,10 @@ def test_finished_run_frees_its_arrays(recorded: Recorder) -> None:
     assert recorded.bytes_left < 100_000, "parameters and moments take 400 kB"
 
 
-def test_run_beyond_its_new_end_is_evaluated(folder: Path, plain: Path) -> None:
-    shutil.copytree(plain, folder / "beyond")
+def test_run_beyond_its_new_end_is_evaluated(folder: Path, recorded: Recorder) -> None:
+    shutil.copytree(folder / "recorded", folder / "beyond")
     result = pretrain(folder, "beyond", **{"training.steps": 4})
     assert result.step == 6 and result.figures
-
-
-def test_a_stop_before_a_traced_step_traces_nothing(folder: Path) -> None:
-    class EarlyStopper(bertjax.Callback):
-        def before_step(self, step: int) -> None:
-            if step == 3:
-                self.run.stop()
-
-    assert pretrain(folder, "untraced", EarlyStopper(), profile="3:5").step == 3
-    assert not list((folder / "untraced").glob("profile/**/steps*"))
 
 
 def test_main_reaches_the_update_in_eight_frames(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
