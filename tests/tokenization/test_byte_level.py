@@ -221,7 +221,7 @@ def test_offsets_of_long_chunks_are_not_kept(small):
     assert small._chunks._offsets.cache_info().currsize == 0
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     st.lists(
         st.text(

@@ -46,7 +46,7 @@ def ids_of(tokenizer, texts):
     return [ids.tolist() for ids in tokenizer.encode_sentences(texts)]
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(
     st.lists(
         st.text(
@@ -72,6 +72,7 @@ def test_alberts_model_matches_the_library(real_data, sentences):
     processor = library(albert)
     score = np.array([processor.get_score(number) for number in range(albert.vocab_size)], np.float64)
     score[albert.unk_id] = 0
+    sentences = sentences[::2]
     ours, theirs = ids_of(albert, sentences), processor.encode(sentences)
     different = [(a, b) for a, b in zip(ours, theirs, strict=True) if a != b]
     assert len(different) <= len(sentences) / 2000
@@ -94,7 +95,7 @@ def test_alberts_model_matches_transformers(real_data, sentences, uncased):
     )
     texts = [text for text in sentences if "''" not in text and "``" not in text]
     assert len(texts) > 0.99 * len(sentences)
-    texts = texts[::3]  # the library has them all, above
+    texts = texts[::9]  # the library has half of them, above
     assert ids_of(ours, texts) == theirs(texts, add_special_tokens=False, verbose=False)["input_ids"]
 
 

@@ -40,7 +40,7 @@ def assert_same(cache: WordCache, sentences: list[str]) -> None:
 
 # Of 1 or 4 slots, and the 8 behind them, the table is always full; of 64, words have to go to slots behind others.
 @pytest.mark.parametrize("slots", [1, 4, 64, 1 << 12])
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(sentences=st.lists(texts, min_size=1, max_size=3))
 def test_any_text(slots: int, sentences: list[list[str]]) -> None:
     cache = WordCache(CHUNKS, slots, few=0)
@@ -53,7 +53,7 @@ def _words_of(sentences: list[list[str]]) -> int:
     return max(sum(len(sentence) for sentence in batch) for batch in sentences)
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(st.lists(texts, min_size=1, max_size=3), st.integers(0, 2))
 def test_words_with_the_same_slot(sentences: list[list[str]], slot: int) -> None:
     class Colliding(WordCache):

@@ -55,7 +55,7 @@ def lines(real_data):
     taken = []
     for path in sorted(path for pattern in SAMPLED for path in real_data.glob(pattern)):
         found = [line for line in read_lines(path) if 0 < len(line) < 2000]
-        taken += found[:: len(found) // 40 + 1]
+        taken += found[:: len(found) // 16 + 1]
     return taken
 
 
@@ -70,8 +70,8 @@ def test_real_text(real_data, lines, name, lowercase, strip_accents):
     trial = Trial(real_data / "vocab" / name / "vocab.txt", lowercase, strip_accents)
     found = trial.compare(lines)
     assert not found.wrong
-    assert found.texts > 1000
-    assert found.ids > 40_000
+    assert found.texts > 400
+    assert found.ids > 15_000
     # google-research/bert strips its tokens: that changes such as no word can be matched with anyway.
     assert {token.strip() for token in trial.wordpiece.tokens if token != token.strip()} <= {"", "##"}
 
@@ -80,8 +80,8 @@ def test_real_text(real_data, lines, name, lowercase, strip_accents):
     ("lowercase", "strip_accents"), long_unless(lambda lowercase, strip: lowercase == strip, SWITCHES)
 )
 def test_characters_of_all_kinds(lowercase, strip_accents):
-    chosen = [p for p in SCALARS if p < 0x400 or p % 1021 == 0 or p in AROUND_LISTED or _begins_a_category(p)]
-    assert len(chosen) > 5000
+    chosen = [p for p in SCALARS if p < 0x400 or p % 4093 == 0 or p in AROUND_LISTED or _begins_a_category(p)]
+    assert len(chosen) > 4000
     found = compare_with_an_alphabet(chosen, lowercase, strip_accents)
     assert not found.wrong
     # Each row of the table that is about single characters has been there.
@@ -97,7 +97,7 @@ def _begins_a_category(place):
     return place == 0 or unicodedata.category(chr(place)) != unicodedata.category(chr(place - 1))
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     st.lists(st.one_of(st.sampled_from(LETTERS), st.sampled_from(" aE\u0301中.\u200d")), max_size=12).map("".join),
     st.data(),
