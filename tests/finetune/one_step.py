@@ -8,9 +8,9 @@ import jax
 import numpy as np
 import optax
 import pytest
+from small_tasks import drawn_params
 
 from bertjax.config import MeshConfig, TaskConfig
-from bertjax.families.networks import init_params
 from bertjax.finetune.kinds import KINDS
 from bertjax.finetune.run import Start
 from bertjax.model.network import Params
@@ -40,7 +40,7 @@ def one_step(
     config = task.headed(start.model, labels)
     blueprint = draw_blueprint(config, optimizer, mesh)
     objectives = (task.objective(TaskConfig(temperature=TEMPERATURE)),)
-    params = jax.jit(init_params, static_argnums=0)(config, jax.random.key(3))
+    params = drawn_params(config, 3)
     with jax.set_mesh(mesh):
         placed = jax.device_put(params, blueprint.shardings.params)
         outputs, sums = make_predict_step(blueprint, objectives, task.outputs)(placed, to_global(mesh, batch))

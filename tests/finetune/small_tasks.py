@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +12,14 @@ import jax
 import numpy as np
 from exported_models import trained_model
 
-from bertjax.config import FinetuneConfig, MeshConfig, TaskConfig
+from bertjax.config import FinetuneConfig, MeshConfig, ModelConfig, TaskConfig
 from bertjax.families.networks import init_params
 from bertjax.finetune.kinds.kind import TaskContent
 from bertjax.finetune.load import load_task
 from bertjax.finetune.recipes import config_for
 from bertjax.finetune.run import Start
 from bertjax.finetune.tasks import make_task
+from bertjax.model.network import Params
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 
@@ -30,8 +32,13 @@ def small_start(folder: Path, tokenizer: Tokenizer | None = None, **fields: Any)
     tokenizer = tokenizer or WordPiece([*SPECIAL_TOKENS, *WORDS], TextRules(True, True))
     always = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "initializer_range": 0.1}
     model = trained_model(folder, tokenizer, **(always | fields)).config.model
-    params = jax.device_get(jax.jit(lambda key: init_params(model, key))(jax.random.key(0)))
-    return Start("a new network", model, tokenizer, params)
+    return Start("a new network", model, tokenizer, drawn_params(model, 0))
+
+
+@functools.lru_cache(8)
+def drawn_params(model: ModelConfig, seed: int) -> Params:
+    """Fresh parameters, on the host."""
+    return jax.device_get(jax.jit(lambda key: init_params(model, key))(jax.random.key(seed)))
 
 
 def sentences(count: int, seed: int) -> list[str]:

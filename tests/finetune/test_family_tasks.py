@@ -112,7 +112,7 @@ def test_token_pooler_starts_as_mlm_transform(tmp_path: Path) -> None:
     jax.tree.map(np.testing.assert_array_equal, params["pooler"], there)
 
 
-@pytest.mark.parametrize("sharing", ["tied", "gdes"])
+@pytest.mark.parametrize("sharing", [pytest.param("tied", marks=pytest.mark.long), "gdes"])
 def test_task_starts_from_the_discriminator(sharing: str, tmp_path: Path) -> None:
     """Generator and discriminator have layers of the same shapes here, so that the wrong ones would fit."""
     electra = traits("electra") | {"generator_width": 1.0, "embedding_sharing": sharing}

@@ -123,7 +123,7 @@ def test_finetune_tabulates_seeds_and_exports_the_best(
 ) -> None:
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("torch")
-    data = write_classes(tmp_path / "data", train=64, dev=16)
+    data = write_classes(tmp_path / "data", train=16, dev=16)
     arguments = tuned(encoder, data, tmp_path / "runs", "--seeds", "2", "--epochs", "1", "--batch-size", "16")
     assert main(arguments) == 0
     printed = capsys.readouterr().out

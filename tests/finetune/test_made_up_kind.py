@@ -152,14 +152,13 @@ def write_words(folder: Path) -> Path:
 
 def test_added_kind_trains_predicts_and_loads(made_up: ModuleType, tmp_path: Path) -> None:
     start = small_start(tmp_path / "start")
-    config = small_config("words", start, write_words(tmp_path / "data"), tmp_path / "run", epochs=6)
+    config = small_config("words", start, write_words(tmp_path / "data"), tmp_path / "run", epochs=3)
     content, dev = content_of(config, start), (tmp_path / "data" / "dev.jsonl").read_text()
     assert content.kind is made_up.WORD_SET and content.labels == tuple(sorted(BEASTS))
     with alone() as processes:
         result = finetune(config, start, content, processes, lambda line: None)
     texts, wanted = zip(*((row["text"], {*row["words"]}) for row in map(json.loads, dev.splitlines())), strict=True)
     found = [{*line.split()} for line in (tmp_path / "run/predictions/dev.txt").read_text().splitlines()]
-    hits = [one == other for one, other in zip(found, wanted, strict=True)]
     hits = [one == other for one, other in zip(found, wanted, strict=True)]
     assert any(found) and result.figures["eval/exact"] == pytest.approx(np.mean(hits))
     assert "eval/word_set_loss" in result.figures and result.predictions == ("predictions/dev.txt",)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from exported_models import fine_tuned_model
 from family_models import tokenizer_of
-from small_tasks import content_of, small_config, small_start, write_choices, write_classes
+from small_tasks import content_of, drawn_params, small_config, small_start, write_choices, write_classes
 from test_task_encoding import CLS, SEP, TOKENIZER, encoded, example, ids
 
 from bertjax.config import FinetuneConfig, ModelConfig, TaskConfig
@@ -74,7 +74,7 @@ def test_global_tokens_follow_the_model(tokens: str, expected) -> None:
 def test_packed_examples_have_their_own_global_tokens() -> None:
     words = ["a b c d e f g h", "b", "c d e f", "i j k l m n o p q"]
     rows = with_global_tokens(encoded([example(text) for text in words]), FIRST_TOKEN, MODEL_CONFIG, SEP, BERT)
-    params = jax.jit(init_params, static_argnums=0)(MODEL_CONFIG, jax.random.key(0))
+    params = drawn_params(MODEL_CONFIG, 0)
 
     def vectors(batch, packed: bool) -> np.ndarray:
         @jax.jit

@@ -91,12 +91,12 @@ def test_fine_tuning_from_python(folder, pretrained):
     with (folder / "topics.csv").open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["text", "label"])
-        rows.writerows([(f"the {'ba' if number % 2 else 'do'} {number}", "ab"[number % 2]) for number in range(40)])
+        rows.writerows([(f"the {'ba' if number % 2 else 'do'} {number}", "ab"[number % 2]) for number in range(16)])
     told = Signals(at=-1)
     options = bertjax.FinetuneOptions(
         train=folder / "topics.csv",
         epochs=[1],
-        batch_sizes=[8],
+        batch_sizes=[16],
         max_length=16,
         seeds=2,
         run_dir=folder / "topics",
