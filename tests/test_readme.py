@@ -67,7 +67,9 @@ def test_a_command_is_understood(command: str) -> None:
     parsed, keys = PARSERS[verb].parse_words(words, takes_keys=load_verb(verb).takes_keys)
     assert load_verb(verb).takes_dashes or "--" not in arguments
     assert load_verb(verb).takes_keys or not keys
-    config = override(FinetuneConfig() if verb == "finetune" else recipe_of(parsed), keys, "bertjax")
+    config = FinetuneConfig() if verb == "finetune" else recipe_of(parsed)
+    if keys:
+        config = override(config, keys, "bertjax")
     assert_holds(config, keys)
     if verb == "pretrain":
         assert make_stages(config)[-1].stop == config.training.steps
@@ -111,10 +113,19 @@ def is_recipe(word: str) -> bool:
     return word.partition(":")[0].removeprefix("configs/").removesuffix(".py") in RECIPES
 
 
-@pytest.mark.parametrize("option", options())
-def test_an_option_in_the_text_is_understood(option: str) -> None:
-    words = with_numbers(shlex.split(option))
-    assert_holds(override(FinetuneConfig(), words, "bertjax"), words)
+def test_options_in_the_text_are_understood() -> None:
+    """As many at once as have different keys."""
+    groups: list[dict[str, list[str]]] = []
+    for option in options():
+        words = with_numbers(shlex.split(option))
+        keys = {word.partition("=")[0] for word in words if word.startswith("--")}
+        group = next((one for one in groups if not keys & one.keys()), None)
+        if group is None:
+            groups.append(group := {})
+        group |= dict.fromkeys(keys, words)
+    for group in groups:
+        words = [word for option in {tuple(option): None for option in group.values()} for word in option]
+        assert_holds(override(FinetuneConfig(), words, "bertjax"), words)
 
 
 def test_there_are_commands_and_options() -> None:

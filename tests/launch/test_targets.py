@@ -215,18 +215,21 @@ def test_preempted_tpu_is_requested_again(cloud: Callable[..., subprocess.Popen]
     assert (run / "checkpoints" / "20").is_dir() and not (world / "state").exists()
 
 
-def test_tpu_is_requested_again_only_after_it_was_active(
+def test_tpu_that_never_was_active_is_not_requested_again(
     cloud: Callable[..., subprocess.Popen], tmp_path: Path
 ) -> None:
-    run, world = tmp_path / "run", tmp_path / "cloud"
     keys = ["--run-dir", f"file://{tmp_path}/run", "--data.root", "gs://mine/data", *STEPS]
-    (world / "state").write_text("FAILED\n")
+    (tmp_path / "cloud" / "state").write_text("FAILED\n")
     process = cloud("tpu_vm.sh", *TPU, *keys)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 1 and "queued-resources delete mine --zone=z --force" in output, output
-    (world / "state").unlink()
+
+
+@pytest.mark.long  # the suite has a preempted one
+def test_lost_tpu_is_requested_again(cloud: Callable[..., subprocess.Popen], tmp_path: Path) -> None:
+    keys = ["--run-dir", f"file://{tmp_path}/run", "--data.root", "gs://mine/data", *STEPS]
     process = cloud("tpu_vm.sh", *TPU, *keys, stand_in="0:7:wait")
-    switch_off_hosts("FAILED", world, run, process)
+    switch_off_hosts("FAILED", tmp_path / "cloud", tmp_path / "run", process)
     output = output_of(process)
     assert "the TPU is lost; requesting another one" in output and "done; everything is in" in output
 

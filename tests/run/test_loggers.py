@@ -1,6 +1,6 @@
 """External loggers: a real run logs to MLflow, a resumed one goes on there; secrets stay here.
 
-What wandb gets is tested in test_hooks.py.
+What wandb gets is tested in test_small_run.py.
 """
 
 from __future__ import annotations

@@ -127,6 +127,7 @@ def undisturbed(job: Job, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long  # the suite has a checked run on one device, in test_small_run.py
 def test_checked_run_has_the_bits_of_an_unchecked_one(job: Job, undisturbed: Path, tmp_path: Path) -> None:
     calls = []
     checked = with_program(job, lambda *given: None, set())

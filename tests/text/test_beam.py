@@ -82,7 +82,11 @@ def prepared_by_beam(data, *options):
 
 @needs_beam
 @pytest.mark.parametrize(
-    "options", [(), ("--direct_num_workers=2", "--direct_running_mode=multi_threading")], ids=["one", "threads"]
+    "options",
+    [
+        pytest.param((), id="one", marks=pytest.mark.long),  # the suite has it in `test_command`
+        pytest.param(("--direct_num_workers=2", "--direct_running_mode=multi_threading"), id="threads"),
+    ],
 )
 def test_same_bytes_from_every_runner(data, tmp_path, options):
     """Of the store and of the vocabulary that is trained for it."""
@@ -120,6 +124,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long  # the suite kills the other runner, in test_prepare.py
 @needs_beam
 def test_killed_pipeline_reuses_finished_units(data, tmp_path, monkeypatch):
     expected = content(prepare(data))

@@ -154,7 +154,7 @@ def test_a_nonfinite_update_is_skipped_and_counted(platform: str, on_all_axes: T
     assert metrics["learning_rate"] == pytest.approx(float(make_schedule(OPTIMIZER, 100)(jnp.int32(3))))
 
 
-@pytest.mark.long  # the suite has those of a hook, in tests/run/test_hooks.py
+@pytest.mark.long  # the suite has those of a hook, in tests/run/test_small_run.py
 def test_gradient_metrics_change_only_the_metrics() -> None:
     def norms(grads: Params) -> dict[str, jax.Array]:
         return {f"{name}_norm": optax.tree.norm(tree) for name, tree in grads.items()}

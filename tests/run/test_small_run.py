@@ -1,4 +1,7 @@
-"""Hooks: their order, what a user's callback may do, what wandb gets; and how few frames lead to the update."""
+"""What a small run calls, logs and leaves: hooks, callbacks, wandb and means of its checkpoints.
+
+And how few frames lead from the shell to the update.
+"""
 
 from __future__ import annotations
 
@@ -25,21 +28,24 @@ from bertjax.config import ModelConfig
 from bertjax.families.networks import abstract_network
 from bertjax.families.registry import FAMILIES
 from bertjax.run import job
+from bertjax.run.averaging import average, write_moving_average
 from bertjax.run.callbacks import layer_norms
-from bertjax.run.checkpoint import saved_steps
+from bertjax.run.checkpoint import read_metadata, saved_steps
 from bertjax.run.loggers.logger import logged_id
 from bertjax.run.metrics import LOSS
 from bertjax.run.pretrain import PretrainResult
+from bertjax.run.run_directory import load_run
 from bertjax.run.telemetry import curves, read_metrics
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
 PACKAGE = str(Path(bertjax.__file__).parent)
+KEPT = {"training.checkpoint_every": 2, "training.keep_last": 3, "optimizer.average_decay": 0.25}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("hooks")
+    folder = tmp_path_factory.mktemp("small")
     write_corpus(folder / "corpus.txt", 60)
     write_recipe(folder)
     return folder
@@ -49,7 +55,7 @@ def pretrain(
     folder: Path, run: str, *callbacks: bertjax.Callback, log: tuple[str, ...] = (), **keys: Any
 ) -> PretrainResult:
     where = {"data.sources": (f"lines:{folder / 'corpus.txt'}",), "data.root": str(folder / "data")}
-    config = bertjax.recipe(folder / "tiny_recipe.py", SIX_STEPS | where | {"run_dir": str(folder / run)} | keys)
+    config = bertjax.recipe(folder / "tiny_recipe.py", SIX_STEPS | KEPT | where | {"run_dir": str(folder / run)} | keys)
     return bertjax.pretrain(replace(config, log=log), callbacks=callbacks)
 
 
@@ -84,10 +90,12 @@ class Recorder(bertjax.Callback):
         self.calls.append(f"evaluation {step}")
 
     def before_save(self, step: int) -> None:
-        self.calls.append(f"before save {step}")
+        if step == 6:
+            self.calls.append("before save 6")
 
     def on_save(self, step: int, directory: str) -> None:
-        self.calls.append(f"save {step}")
+        if step == 6:
+            self.calls.append("save 6")
 
     def after_training(self) -> None:
         self.calls.append("after training")
@@ -166,21 +174,22 @@ def test_log_comes_before_evaluation_before_save(recorded: Recorder) -> None:
 
 @pytest.fixture(scope="module")
 def stopped(folder: Path) -> tuple[Path, list[Told]]:
-    """A run that stopped after step 3, before steps that it was to trace, and went on; what callbacks were told."""
+    """A run with checks that stopped after step 3, before steps that it was to trace, and went on; what it told."""
     told, log = [Told(), Told()], ("tensorboard", *(("wandb",) if find_spec("wandb") else ()))
+    checks = {"training.verify_every": 2, "training.digest_every": 2}
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("WANDB_MODE", "offline")
         environment.setenv("WANDB_PROJECT", "novels")
-        result = pretrain(folder, "stopped", EarlyStopper(), told[0], log=log, profile="3:5")
+        result = pretrain(folder, "stopped", EarlyStopper(), told[0], log=log, profile="3:5", **checks)
         assert result.step == 3 and "eval/mlm_loss" in result.figures and result.report.is_file()
-        assert saved_steps(folder / "stopped") == [3]
+        assert saved_steps(folder / "stopped") == [2, 3]
         assert not list((folder / "stopped").glob("profile/**/steps*")), "a stop before a traced step traces nothing"
-        assert pretrain(folder, "stopped", told[1], log=log).step == 6, "the same call goes on"
+        assert pretrain(folder, "stopped", told[1], log=log, **checks).step == 6, "the same call goes on"
     return folder / "stopped", told
 
 
 def test_gradient_metrics_are_logged_and_change_nothing(folder: Path, recorded: Recorder, stopped: tuple) -> None:
-    """Nor do a stop and loggers."""
+    """Nor do a stop, loggers and checks."""
     assert digests(folder / "recorded") == digests(stopped[0])
     found = curves(read_metrics(folder / "recorded" / "metrics.jsonl"))
     assert found["gradient/whole"] == found["train/grad_norm"]
@@ -226,7 +235,7 @@ def test_callbacks_are_called_in_order_with_floats(stopped: tuple[Path, list[Tol
         (end,) = told.of("end")
         ((step, evaluated),) = told.of("evaluation")
         assert end[0] == step and end[1].items() <= evaluated.items() and end[1]
-        assert [(step, str(run / "checkpoints" / str(step)))] == told.of("checkpoint")
+        assert (step, str(run / "checkpoints" / str(step))) == told.of("checkpoint")[-1]
     figures = {
         (step, name): value
         for told in (first, second)
@@ -328,3 +337,68 @@ def test_main_reaches_the_update_in_eight_frames(folder: Path, monkeypatch: pyte
     words += ["--data.sources", f"lines:{folder / 'corpus.txt'}", "--data.root", str(folder / "data")]
     assert main(["pretrain", str(folder / "tiny_recipe.py"), *words, "--run-dir", str(folder / "frames")]) == 0
     assert stacks and len(stacks[0]) <= 8, " > ".join(stacks[0])
+
+
+# Means of its checkpoints
+
+
+@pytest.fixture
+def kept_run(folder: Path, recorded: Recorder) -> Path:
+    """The directory of the run, with checkpoints of steps 2, 4 and 6."""
+    return folder / "recorded"
+
+
+@pytest.mark.parametrize("last", [2, 3])  # a half is exact, a third is not
+def test_the_mean_is_that_of_the_arrays_in_float64(kept_run: Path, tmp_path: Path, last: int) -> None:
+    made = average(kept_run, last, tmp_path / "mean")
+    assert made.steps == (2, 4, 6)[-last:]
+    found = load_run(made.directory)
+    sources = [load_run(kept_run / "checkpoints" / str(step)).params for step in made.steps]
+    whole = [jax.tree.map(lambda x: np.asarray(x, np.float64), params) for params in sources]
+    wanted = jax.tree.map(lambda *each: (sum(each) / last).astype(np.float32), *whole)
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(found.params), wanted)
+    assert found.step == 6 and found.config.model == load_run(kept_run).config.model
+    told = read_metadata(made.directory)["averaged"]
+    assert [of["step"] for of in told] == [*made.steps] and len({of["digest"] for of in told}) == last
+
+
+def test_other_verbs_read_it(kept_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mean = tmp_path / "mean"
+    assert main(["run", "average", str(kept_run), "--last", "3", "--output", str(mean)]) == 0
+    assert "the mean of 3 checkpoints, 2, 4, 6" in capsys.readouterr().out
+    assert main(["evaluate", str(mean)]) == 0
+    assert "step 6 of" in capsys.readouterr().out
+
+
+def test_the_moving_average_is_that_of_the_updates(kept_run: Path, tmp_path: Path) -> None:
+    """Of checkpoints two updates apart, with a decay of a quarter: nearer to the newest than to the ones before."""
+    made = write_moving_average(kept_run, tmp_path / "moving")
+    found, *sources = (
+        load_run(path).params for path in (made.directory, *sorted((kept_run / "checkpoints").iterdir()))
+    )
+    found, *sources = (np.concatenate([x.ravel() for x in jax.tree.leaves(p)]) for p in (found, *sources))
+    off = [float(np.linalg.norm(found - source)) for source in sources]
+    assert len(off) == 3 and 0 < off[2] < 0.5 * off[1] < off[0]
+    told = read_metadata(made.directory)["averaged"]
+    assert [(of["step"], of["decay"], of["updates"]) for of in told] == [(6, 0.25, 6)]
+
+
+def test_moving_average_is_of_the_newest_checkpoint(kept_run: Path, tmp_path: Path) -> None:
+    """Also where training stopped early, and other verbs read the best one."""
+    shutil.copytree(kept_run, tmp_path / "run")
+    shutil.move(tmp_path / "run" / "checkpoints" / "2", tmp_path / "run" / "best" / "2")
+    assert load_run(tmp_path / "run").step == 2
+    assert write_moving_average(tmp_path / "run").steps == (6,)
+
+
+def test_what_cannot_be_averaged_is_refused(kept_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, said in (
+        (
+            ["--last", "5"],
+            "keeps 3 checkpoint(s) (2, 4, 6); give a smaller --last, or train with --training.keep-last 5",
+        ),
+        (["--last", "1"], "--last 1: a mean takes 2 checkpoints or more"),
+        (["--last", "2", "--output", str(kept_run)], "it is not empty; choose another (--output), or move it away"),
+    ):
+        assert main(["run", "average", str(kept_run), *words]) == 1
+        assert said in capsys.readouterr().err
