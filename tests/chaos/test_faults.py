@@ -38,13 +38,13 @@ def test_kill_at_a_random_moment_changes_no_bit(name: str, in_memory: Path) -> N
 
 @pytest.mark.skipif(bool(crash_points.MISSING), reason=crash_points.MISSING)
 def test_failing_system_calls_leave_the_old_or_new_state(tmp_path: Path) -> None:
-    crash_points.try_crash_points(table := Table(), tmp_path, 12, Share())
-    require_all_survived(table, 12)
+    crash_points.try_crash_points(table := Table(), tmp_path, 8, Share())
+    require_all_survived(table, 8)
 
 
 @pytest.mark.skipif(bool(crash_points.MISSING), reason=crash_points.MISSING)
 def test_save_on_a_read_only_disk_has_one_error(tmp_path: Path) -> None:
-    library, tries = crash_points.built(tmp_path), 16
+    library, tries = crash_points.built(tmp_path), 8
     script = Path(__file__).with_name("read_only_saves.py")
     command = [sys.executable, str(script), str(tmp_path), str(library), str(hangs.READ_ONLY_FROM), str(tries)]
     surrounding = os.environ | {"LD_PRELOAD": str(library), "PYTHONPATH": str(script.parents[2])}

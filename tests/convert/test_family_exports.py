@@ -237,6 +237,7 @@ def test_vectors_are_those_of_onnxruntime_and_transformers(model: TrainedModel, 
     assert found is not None and found.largest < 5e-6
 
 
+@pytest.mark.long  # the suite has the library in test_vector_exports.py
 def test_sentence_transformers_itself_makes_the_same_vectors(model: TrainedModel, folder: Path, tmp_path: Path) -> None:
     library = pytest.importorskip("sentence_transformers")
     from bertjax.loaded import open_model

@@ -90,6 +90,7 @@ def differing(ours, theirs, texts: list[str]) -> list[str]:
     return [text for text, a, b in zip(texts, ours.encode_sentences(texts), found, strict=True) if a.tolist() != b]
 
 
+@pytest.mark.long  # the suite has it in tests/tokenization/test_byte_level.py
 def test_robertas_vocabulary_gives_the_ids_of_transformers(real_data: Path) -> None:
     transformers = pytest.importorskip("transformers")
     folder = real_data / "vocab" / "roberta-base"
@@ -102,6 +103,7 @@ def test_robertas_vocabulary_gives_the_ids_of_transformers(real_data: Path) -> N
     assert len(texts) > 1000 and not differing(ours, theirs, texts)
 
 
+@pytest.mark.long  # the suite has it in test_tokenizer_files.py
 def test_alberts_vocabulary_gives_the_ids_of_transformers(real_data: Path) -> None:
     transformers = pytest.importorskip("transformers")
     provide_sentencepiece_messages()

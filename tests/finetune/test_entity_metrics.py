@@ -72,13 +72,13 @@ def figures_by(sentences: list[list[tuple[str, str]]], singles: bool) -> None:
             assert figure.right == len({chunk for chunk in found & wanted if chunk[1] == name})
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(sentences_of("BI"))
 def test_entity_figures_match_conll(sentences: list[list[tuple[str, str]]]) -> None:
     figures_by(sentences, singles=False)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(SENTENCES)
 def test_entity_figures_match_conll_with_end_and_single(sentences: list[list[tuple[str, str]]]) -> None:
     figures_by(sentences, singles=True)
@@ -104,7 +104,7 @@ WHOLE = st.lists(
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(WHOLE, WHOLE), min_size=1, max_size=4))
 def test_entity_figures_match_seqeval_strict(pairs: list[tuple[list, list]]) -> None:
     seqeval = pytest.importorskip("seqeval.metrics", reason="needs seqeval")
@@ -128,7 +128,7 @@ def test_strict_mode_drops_partial_entities() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # its means over types, where there are none
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(SENTENCES)
 def test_figures_are_those_of_seqeval(sentences: list[list[tuple[str, str]]]) -> None:
     seqeval = pytest.importorskip("seqeval.metrics", reason="needs seqeval")

@@ -102,7 +102,7 @@ def by_transformers(questions: list[Question], tokenizer, sizes: WindowSizes) ->
 @pytest.mark.parametrize(
     ("name", "sizes", "several"),
     [
-        ("xquad.en.json", WindowSizes(), 40),
+        pytest.param("xquad.en.json", WindowSizes(), 40, marks=pytest.mark.long),
         ("xquad.en.json", WindowSizes(128, 32, 48), 1100),
         pytest.param("cs224n-dev-v2.0.json.xz", WindowSizes(), 200, marks=pytest.mark.long),
         pytest.param("cs224n-dev-v2.0.json.xz", WindowSizes(128, 200, 40), 5000, marks=pytest.mark.long),

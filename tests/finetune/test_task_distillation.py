@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 from exported_models import fine_tuned_model
-from small_tasks import content_of, small_config, small_start, write_classes
+from small_tasks import content_of, drawn_params, small_config, small_start, write_classes
 from their_model import assert_same_gradients
 
 from bertjax.config import DistillationConfig, FinetuneConfig, TaskConfig
@@ -22,7 +22,7 @@ from bertjax.finetune.distillation import PREDICTIONS, distillation_objective, w
 from bertjax.finetune.kinds import KINDS
 from bertjax.finetune.kinds.kind import TaskContent
 from bertjax.finetune.run import Result, Start, finetune
-from bertjax.model.network import bind
+from bertjax.model.network import Params, bind
 from bertjax.run.checkpoint import DIRECTORY, read_metadata
 from bertjax.run.run_directory import load_run
 from bertjax.run.telemetry import METRICS_FILE, read_metrics
@@ -99,10 +99,7 @@ def test_prediction_loss_matches_its_formula(name: str, start: Start, wide: Star
     batch["cls_positions"] = batch["cls_positions"] + np.arange(batch["cls_positions"].shape[1], dtype=np.int32)
     configs = {"model": kind.headed(start.model, CLASSES), TEACHER: kind.headed(wide.model, CLASSES)}
     graphs = {key: abstract_network(config)[0] for key, config in configs.items()}
-    params = {
-        key: jax.jit(init_params, static_argnums=0)(config, jax.random.key(seed))
-        for seed, (key, config) in enumerate(configs.items())
-    }
+    params = {key: drawn_params(config, seed) for seed, (key, config) in enumerate(configs.items())}
     objective = distillation_objective(kind, TaskConfig())
 
     def compute(params: dict, batch: dict) -> tuple:
@@ -118,8 +115,12 @@ def test_prediction_loss_matches_its_formula(name: str, start: Start, wide: Star
     wanted = (LOSSES[name](ours, theirs) * weights).sum()
     assert float(sums["loss"]) == pytest.approx(wanted, rel=1e-6)
     by_logits = GRADIENTS[name](ours, theirs) * weights.reshape(weights.shape + (1,) * (ours.ndim - weights.ndim))
-    of_logits = jax.jit(jax.grad(lambda params, batch: (compute(params, batch)[1][1][0] * by_logits).sum()))
-    assert_same_gradients(gradients["model"], jax.device_get(of_logits(params, batch)["model"]))
+
+    def weighted(student: Params, batch: dict) -> jax.Array:
+        forward = Forward({"model": bind(graphs["model"], student)}, None, packed=True)
+        return (kind.logits(forward, batch, None, "model") * by_logits).sum()
+
+    assert_same_gradients(gradients["model"], jax.device_get(jax.jit(jax.grad(weighted))(params["model"], batch)))
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradients[TEACHER])), "the teacher learns nothing"
     assert sums.keys() == {*kind.figures}
 

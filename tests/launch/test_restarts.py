@@ -41,21 +41,44 @@ TWO = ["--processes", "2", "--fake-devices", "1"]
 
 
 @pytest.mark.parametrize(
-    ("faults", "expected", "starts"),
+    ("codes", "steps", "expected"),
     [
-        ("", 0, [0]),
-        ("0:7:75", 0, [0, 5]),
-        pytest.param("0:2:75 0:3:75 0:4:75 0:5:75", 0, [0, 0, 0, 0, 0], marks=pytest.mark.long),
-        ("0:7:kill", 0, [0, 5]),
-        ("0:1:1 0:2:1 0:7:1 0:8:1", 0, [0, 0, 0, 5, 5]),  # a new checkpoint between: it is getting on
-        ("0:always:1", 1, [0, 0, 0]),
-        pytest.param("0:always:75", 1, [0] * 10, marks=pytest.mark.long),
-        ("0:3:130", 130, [0]),
-        ("0:3:2", 2, [0]),
-        ("0:7:76", 76, [0]),
+        ([0], [], 0),
+        ([75, 0], [5], 0),
+        ([75, 75, 75, 75, 0], [None] * 4, 0),
+        ([137, 0], [5], 0),
+        ([1, 1, 1, 1, 0], [None, None, 5, 5], 0),  # a new checkpoint between: it is getting on
+        ([1, 1, 1], [None] * 3, 1),
+        ([75] * 10, [None] * 10, 1),
+        ([130], [], 130),
+        ([2], [], 2),
+        ([76], [], 76),
     ],
 )
-def test_exit_codes_decide_restarts(
+def test_exit_codes_decide_restarts(codes: list[int], steps: list[int | None], expected: int) -> None:
+    """Of runs that end with these codes, each but the last with this newest checkpoint."""
+    ends, newest = iter(codes), iter([None, *steps])
+    restarts = keep_running.Restarts(lambda: next(newest), 0.0)
+    assert keep_running.keep_running(lambda: next(ends), keep_running.SignalForwarder(), restarts) == expected
+    assert not [*ends], "it was not started again"
+
+
+@pytest.mark.parametrize(
+    ("faults", "expected", "starts"),
+    long_unless(
+        lambda faults, expected, starts: faults in ("0:7:75", "0:7:kill"),
+        [
+            ("", 0, [0]),
+            ("0:7:75", 0, [0, 5]),
+            ("0:7:kill", 0, [0, 5]),
+            ("0:1:1 0:2:1 0:7:1 0:8:1", 0, [0, 0, 0, 5, 5]),
+            ("0:always:1", 1, [0, 0, 0]),
+            ("0:always:75", 1, [0] * 10),
+            ("0:3:2", 2, [0]),
+        ],
+    ),
+)
+def test_processes_that_end_are_started_again(
     faults: str, expected: int, starts: list[int], with_stand_in: dict[str, str], tmp_path: Path
 ) -> None:
     environment = with_stand_in | {"STAND_IN": faults}
@@ -70,17 +93,18 @@ def test_hand_back_does_not_resume_here(with_stand_in: dict[str, str], tmp_path:
     assert (code, output.count("begins at step")) == (75, 2), output
 
 
-@pytest.mark.parametrize("place", ["folder", pytest.param("url", marks=pytest.mark.long)])
-def test_hand_back_gives_up_without_progress(place: str, with_stand_in: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["folder", "url"])
+def test_hand_back_gives_up_without_progress(place: str, tmp_path: Path) -> None:
     run, counter = tmp_path / "run", tmp_path / "run" / "resumes.json"
-    environment = with_stand_in | {"STAND_IN": "0:always:75"}
-    keys = ["--run-dir", f"file://{run}"] if place == "url" else []
+    recipe = str(REPOSITORY / "configs" / "quickstart.py")
+    pretrain = [recipe, "--run-dir", f"file://{run}" if place == "url" else str(run)]
     counter.parent.mkdir()
 
     def exit_code(count: int, step: int | None, **variables: str) -> int:
         counter.write_text(json.dumps({"step": step, "resumes": count}))
-        arguments = [*command("keep_running.py", run, "--hand-back"), *keys]
-        return subprocess.run(arguments, env=environment | variables, capture_output=True, timeout=300).returncode
+        handed_back = keep_running.HandedBack(pretrain, keep_running.is_first_process(pretrain, variables))
+        restarts = keep_running.Restarts(lambda: None)
+        return keep_running.keep_running(lambda: 75, keep_running.SignalForwarder(), restarts, handed_back)
 
     assert exit_code(8, None) == 75 and json.loads(counter.read_text()) == {"step": None, "resumes": 9}
     assert exit_code(9, None) == 1
@@ -96,6 +120,7 @@ def test_options_of_the_verb_are_not_config_keys() -> None:
     assert (config.training.steps, config.run_dir) == (30, "r")
 
 
+@pytest.mark.parametrize("bucket", ["memory", pytest.param("s3", marks=pytest.mark.long)], indirect=True)
 def test_unfinished_upload_is_not_a_checkpoint(bucket: str) -> None:
     checkpoints = RemotePath(f"{bucket}/run/checkpoints")
     pretrain = [str(REPOSITORY / "configs" / "quickstart.py"), "--run-dir", f"{bucket}/run"]

@@ -24,6 +24,7 @@ def test_module_is_hidden_only_inside() -> None:
     assert "this" not in sys.modules
 
 
+@pytest.mark.long  # imports TensorFlow once more
 def test_import_by_a_thread_is_lean_and_silent(tmp_path: Path) -> None:
     """No torch, no keras, and no warning that a library hides."""
     program = """

@@ -30,7 +30,8 @@ pytestmark = [
 
 
 _NUMBERS = itertools.count()
-ON_BOTH = pytest.mark.parametrize("bucket", ["memory", "s3"], indirect=True)
+_LONG_S3 = pytest.param("s3", marks=pytest.mark.long)
+ON_BOTH = pytest.mark.parametrize("bucket", ["memory", _LONG_S3], indirect=True)
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ def damage(run, step, name):
     piece.write_bytes(bytes(content))
 
 
-@ON_BOTH
+@pytest.mark.parametrize("bucket", ["s3"], indirect=True)  # the tests below restore from memory
 def test_checkpoint_is_restored_on_another_mesh(run, staging):
     saved = save(run, staging, 3, 5)
     assert saved.steps() == [3, 5]
