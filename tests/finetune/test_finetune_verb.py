@@ -16,6 +16,7 @@ from several_processes import Group, as_words, surroundings
 from small_tasks import sentences, small_start, write_classes, write_questions
 from tiny_runs import digests, finish, stop_held
 
+import bertjax
 from bertjax.__main__ import main
 from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.sources import as_run, write_run
@@ -121,12 +122,43 @@ def test_processes_with_different_test_sets_are_rejected(encoder: Path, tmp_path
 def test_finetune_tabulates_seeds_and_exports_the_best(
     encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """From Python; the verb with the same settings finds the runs finished."""
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("torch")
     data = write_classes(tmp_path / "data", train=16, dev=16)
-    arguments = tuned(encoder, data, tmp_path / "runs", "--seeds", "2", "--epochs", "1", "--batch-size", "16")
+    steps: list[int] = []
+
+    class Counter(bertjax.Callback):
+        def after_step(self, step: int) -> None:
+            steps.append(step)
+
+    keys = {
+        "data.sequence_length": 32,
+        "optimizer.learning_rate": 2e-3,
+        "optimizer.beta2": 0.98,
+        "compilation_cache": "",
+    }
+    options = bertjax.FinetuneOptions(
+        data=data,
+        epochs=[1],
+        batch_sizes=[16],
+        seeds=2,
+        run_dir=tmp_path / "runs",
+        keys=keys,
+    )
+    result = bertjax.finetune("classification", encoder, options, callbacks=[Counter()])
+    assert Path(result.directory).parent == tmp_path / "runs" and "eval/accuracy" in result.figures
+    assert len(steps) == 2 * result.best.step
+    assert bertjax.load(result.directory).config.num_labels == 3
+    assert "best run" in str(result) and "Hugging Face" in str(result)
+    assert "&lt;svg" in result._repr_html_() and "&lt;table" in result._repr_html_()
+
+    capsys.readouterr()
+    more = ["--seeds", "2", "--epochs", "1", "--batch-size", "16", "--optimizer.beta2", "0.98"]
+    arguments = tuned(encoder, data, tmp_path / "runs", *more)
     assert main(arguments) == 0
     printed = capsys.readouterr().out
+    assert printed.count("finished before") == 2
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["huggingface", "seed-0", "seed-1"]
     assert re.search(r"^  default +2 +[\d.]+ ± [\d.]+ ", printed, re.M)
     assert re.search(r"best run +\S*/runs/seed-[01]\n", printed)

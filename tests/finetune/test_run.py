@@ -72,26 +72,33 @@ def require_learned(config: FinetuneConfig, result: Result, figure: str, least: 
     assert page.count("<figcaption>") >= 3
 
 
-def test_patience_stops_and_keeps_the_best(start: Start, tmp_path: Path) -> None:
-    config = small_config("classification", start, write_classes(tmp_path / "data"), tmp_path / "run", epochs=40)
+@pytest.fixture(scope="module")
+def patient(start: Start, tmp_path_factory: pytest.TempPathFactory) -> tuple[FinetuneConfig, Result]:
+    """A run that ended by patience, with its data beside it."""
+    folder = tmp_path_factory.mktemp("patient")
+    config = small_config("classification", start, write_classes(folder / "data"), folder / "run", epochs=40)
     config = replace(config, task=replace(config.task, patience=3))
-    result = run(config, start)
+    return config, run(config, start)
+
+
+def test_patience_stops_and_keeps_the_best(start: Start, patient: tuple[FinetuneConfig, Result]) -> None:
+    (config, result), folder = patient, Path(patient[0].run_dir)
     seen = evaluations(result.directory, "eval/accuracy")
     best = next(step for step, value in seen.items() if value == max(seen.values()))
     assert max(seen) < resolved(config, content_of(config, start)).training.steps
     assert list(seen).index(max(seen)) - list(seen).index(best) == 3
     assert result.step == best and result.figures["eval/accuracy"] == max(seen.values())
-    assert [path.name for path in (tmp_path / "run" / BEST).iterdir() if path.name.isdecimal()] == [str(best)]
-    assert read_metadata(tmp_path / "run" / DIRECTORY)["step"] == max(seen)
+    assert [path.name for path in (folder / BEST).iterdir() if path.name.isdecimal()] == [str(best)]
+    assert read_metadata(folder / DIRECTORY)["step"] == max(seen)
     require_learned(config, result, "eval/accuracy", 0.9)
 
 
-def test_finished_run_is_not_repeated_but_evaluated(start: Start, tmp_path: Path) -> None:
-    data = write_classes(tmp_path / "data", train=48)
-    config = small_config("classification", start, data, tmp_path / "run", epochs=1)
-    first, said = run(config, start), list[str]()
-    results = tmp_path / "run" / "results.json"
-    before, logged = results.read_bytes(), (tmp_path / "run" / METRICS_FILE).read_bytes()
+def test_finished_run_is_not_repeated_but_evaluated(start: Start, patient: tuple[FinetuneConfig, Result]) -> None:
+    """Changes the data of the run, so it comes last of its tests."""
+    (config, first), said = patient, list[str]()
+    data, folder = Path(config.task.data), Path(config.run_dir)
+    results = folder / "results.json"
+    before, logged = results.read_bytes(), (folder / METRICS_FILE).read_bytes()
     told = json.loads(before)
     assert told["result"]["figures"] == first.figures
     assert told["metadata"]["config"]["task"]["labels"] == ["blue", "green", "red"]
@@ -109,11 +116,11 @@ def test_finished_run_is_not_repeated_but_evaluated(start: Start, tmp_path: Path
         again = finetune(config, start, content_of(config, start), processes, said.append)
         assert processes.progress().units == 4, "each batch is one that all begin together, or none"
     assert len(said) == 1 and said[0].startswith(f"{config.run_dir}: finished before, with other evaluation data")
-    assert (tmp_path / "run" / METRICS_FILE).read_bytes() == logged
+    assert (folder / METRICS_FILE).read_bytes() == logged
     assert again.figures == first.figures | {"test/accuracy": first.figures["eval/accuracy"],
                                              "test/macro_f1": first.figures["eval/macro_f1"]}  # fmt: skip
     assert (again.step, again.seconds) == (first.step, first.seconds)
-    dev, test = ((tmp_path / "run" / name).read_bytes() for name in again.predictions)
+    dev, test = ((folder / name).read_bytes() for name in again.predictions)
     assert again.predictions == ("predictions/dev.tsv", "predictions/test.tsv") and dev == test
     assert run(config, start, said) == again and said[1:] == [f"{config.run_dir}: finished before"]
     written = results.read_text()

@@ -1,14 +1,10 @@
-"""What a small run calls, logs and leaves: hooks, callbacks, wandb and means of its checkpoints.
-
-And how few frames lead from the shell to the update.
-"""
+"""What a small run calls, logs and leaves: hooks, callbacks, wandb and means of its checkpoints."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import struct
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
@@ -27,7 +23,6 @@ from bertjax.__main__ import main
 from bertjax.config import ModelConfig
 from bertjax.families.networks import abstract_network
 from bertjax.families.registry import FAMILIES
-from bertjax.run import job
 from bertjax.run.averaging import average, write_moving_average
 from bertjax.run.callbacks import layer_norms
 from bertjax.run.checkpoint import read_metadata, saved_steps
@@ -39,7 +34,6 @@ from bertjax.run.telemetry import curves, read_metrics
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
-PACKAGE = str(Path(bertjax.__file__).parent)
 KEPT = {"training.checkpoint_every": 2, "training.keep_last": 3, "optimizer.average_decay": 0.25}
 
 
@@ -313,30 +307,6 @@ def test_run_beyond_its_new_end_is_evaluated(folder: Path, recorded: Recorder) -
     shutil.copytree(folder / "recorded", folder / "beyond")
     result = pretrain(folder, "beyond", **{"training.steps": 4})
     assert result.step == 6 and result.figures
-
-
-def test_main_reaches_the_update_in_eight_frames(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stacks: list[list[str]] = []
-
-    def noted(update: Any) -> Any:
-        def call(*given: Any, **named: Any) -> Any:
-            frame, found = sys._getframe(1), []
-            while frame is not None:
-                if frame.f_code.co_filename.startswith(PACKAGE):
-                    found.append(f"{Path(frame.f_code.co_filename).stem}.{frame.f_code.co_name}")
-                frame = frame.f_back
-            stacks.append(found[::-1])
-            return update(*given, **named)
-
-        return call
-
-    make = job.make_optimizer
-    monkeypatch.setattr(job, "make_optimizer", lambda config: (o := make(config))._replace(update=noted(o.update)))
-    words = [word for key, value in SIX_STEPS.items() for word in (f"--{key}", str(value))]
-    words += ["--training.grad-accum-steps", "1"]  # or the first trace is that of the choice of microbatches
-    words += ["--data.sources", f"lines:{folder / 'corpus.txt'}", "--data.root", str(folder / "data")]
-    assert main(["pretrain", str(folder / "tiny_recipe.py"), *words, "--run-dir", str(folder / "frames")]) == 0
-    assert stacks and len(stacks[0]) <= 8, " > ".join(stacks[0])
 
 
 # Means of its checkpoints
