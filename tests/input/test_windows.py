@@ -149,18 +149,18 @@ def test_each_source_has_its_share_to_within_a_part(split: SplitView) -> None:
 
 
 @pytest.mark.parametrize("weights", [(), (1.0, 3.0)])
-def test_every_window_has_each_sources_share(split: SplitView, weights: tuple[float, ...]) -> None:
-    windows = batches_of(split, replace(SENTENCES, weights=weights))._epochs._windows
-    shares = []
+def test_every_window_has_each_sources_share(tmp_path: Path, weights: tuple[float, ...]) -> None:
+    """Of documents of one length, three quarters of them in the first source."""
+    about = {"shard_sources": {"train": [*[0] * 18, *[1] * 6]}, "sources": ["a", "b"]}
+    documents = [[[7] * 10] for _ in range(2_400)]
+    write_store(tmp_path / "s", {"train": documents}, TOKENIZER, documents_per_shard=100, provenance=about)
+    data = replace(SENTENCES, weights=weights)
+    windows = batches_of(TokenStore.open(tmp_path / "s").split("train"), data)._epochs._windows
     for number in range(4 * windows.count):
         window = windows.get(number)
-        text, reading = window.text, window.reading
-        lengths = np.diff(text.sentence_offsets[text.document_offsets])
-        documents = np.arange(len(lengths)) if reading is None else reading.document
-        of_first = documents < text.source_edges[1]
-        shares.append(lengths[documents[of_first]].sum() / lengths[documents].sum())
-    part = windows._tokens.max() / WINDOW
-    assert max(np.abs(np.array(shares) - (0.25 if weights else 0.75))) < 3 * part
+        edge = window.text.source_edges[1]
+        read = np.arange(window.text.num_documents) if window.reading is None else window.reading.document
+        assert (read < edge).mean() == pytest.approx(0.25 if weights else 0.75, abs=1.5 / 16)
 
 
 def test_neighbours_come_from_unrelated_parts(split: SplitView) -> None:
