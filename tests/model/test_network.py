@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from real_batches import real_batch, small_wordpiece, whole_epoch
+from small_training import draw_params
 from their_model import assert_same_gradients, load_tensors, our_params, relative, their_model, their_outputs
 
 from bertjax.config import DataConfig, ExecutionConfig, ModelConfig
@@ -53,19 +54,18 @@ def our_outputs(config, params, batch, packed=False, execution=IN_CHUNKS):
     return jax.device_get(run(abstract_network(config, execution)[0], params, inputs, packed=packed))
 
 
+@functools.partial(jax.jit, static_argnames="graphdef")
+@functools.partial(jax.grad, argnums=1, has_aux=True)
+def figures_and_gradients(graphdef, params, batch):
+    network = bind(graphdef, params)
+    sums = objective_sums(Forward({MODEL: network}, None, packed=several_sequences(batch)), batch, None, OBJECTIVES)
+    figures = averages(sums, batch_weights(batch, OBJECTIVES), OBJECTIVES)
+    return figures["loss"], figures
+
+
 def our_gradients(config, params, batch):
-    """(total loss, its parts, gradients), put together as the train step does."""
-    graphdef = abstract_network(config, IN_CHUNKS)[0]
-
-    @functools.partial(jax.value_and_grad, has_aux=True)
-    def loss(params):
-        sums = objective_sums(
-            Forward({MODEL: bind(graphdef, params)}, None, packed=several_sequences(batch)), batch, None, OBJECTIVES
-        )
-        figures = averages(sums, batch_weights(batch, OBJECTIVES), OBJECTIVES)
-        return figures["loss"], figures
-
-    (_, figures), gradients = jax.jit(loss)(params)
+    """(losses and their parts, gradients), put together as the train step does."""
+    gradients, figures = figures_and_gradients(abstract_network(config, IN_CHUNKS)[0], params, batch)
     return figures, gradients
 
 
@@ -112,7 +112,7 @@ def assert_outputs_equal(config, network, params, batch):
     assert relative(nsp[:, 0], theirs.seq_relationship_logits.detach().numpy()) < 2e-6
 
 
-@pytest.mark.parametrize("change", [{}, {"hidden_act": "gelu_tanh", "type_vocab_size": 5}, {"causal": True}], ids=str)
+@pytest.mark.parametrize("change", [{}, {"hidden_act": "gelu_tanh", "type_vocab_size": 5, "causal": True}], ids=str)
 def test_every_layer_and_all_logits_equal_transformers(config, batch, change):
     config = replace(config, **change)
     network = their_model(config)
@@ -159,7 +159,9 @@ def test_the_gelu_forms_differ_by_more_than_the_tolerance(config, batch):
     assert relative(tanh[..., : config.vocab_size], erf[..., : config.vocab_size]) > 1e-5
 
 
-@pytest.mark.parametrize("change", [{}, {"hidden_act": "gelu_tanh", "causal": True}], ids=str)
+@pytest.mark.parametrize(
+    "change", [{}, pytest.param({"hidden_act": "gelu_tanh", "causal": True}, marks=pytest.mark.long)], ids=str
+)
 def test_losses_and_every_gradient_equal_torch(config, batch, change):
     config = replace(config, **change)
     network = their_model(config)
@@ -317,7 +319,7 @@ def test_packed_rows_equal_single_rows(config, params):
 def test_packed_rows_train_as_rows_of_one_pair_do(config):
     """Losses and every gradient of an epoch, packed and not."""
     config = replace(config, max_position_embeddings=160, initializer_range=0.1)
-    params = jax.jit(lambda key: init_params(config, key))(jax.random.key(0))
+    params = draw_params(config)
     plain = DataConfig(sequence_length=160, max_predictions=20, short_sequence_probability=0.7)
     alone = whole_epoch(small_wordpiece(), plain)
     packed = whole_epoch(small_wordpiece(), replace(plain, packing="pairs"))

@@ -10,21 +10,43 @@ import jax
 import numpy as np
 
 from bertjax.config import DEFAULT_EXECUTION, ExecutionConfig, MeshConfig, ModelConfig, OptimizerConfig
+from bertjax.families.networks import abstract_network
+from bertjax.model.network import Params
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import put_on_devices, to_global
 from bertjax.training.evaluate import make_eval_step
 from bertjax.training.objectives import Objective, choose
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.schedules import make_schedule
-from bertjax.training.state import draw_blueprint, draw_frozen, init_state
+from bertjax.training.state import draw_blueprint, draw_frozen, new_state
 from bertjax.training.step import GradientMetrics, Packed, make_train_step, several_sequences
 
 OBJECTIVES = choose(("mlm", "nsp"))
 NOTHING: Mapping[str, tuple[ModelConfig, Any]] = MappingProxyType({})
 
 
+def draw_params(config: ModelConfig, seed: int = 0, *, noise: float = 0.0) -> Params:
+    """First weights as `init_params` distributes them, drawn without a program to compile, and noise on each.
+
+    Without noise fresh biases are 0 and scales 1: vectors that change places would pass.
+    """
+    draw, shake = (np.random.default_rng([seed, number]) for number in range(2))
+    _, shapes, axes = abstract_network(config)
+
+    def fill(path: tuple, leaf: jax.ShapeDtypeStruct, names: tuple[str, ...]) -> np.ndarray:
+        shape = [config.vocab_size if name == "vocab" else size for name, size in zip(names, leaf.shape, strict=True)]
+        if path[-1].key in ("bias", "scale"):
+            first = np.full(shape, path[-1].key == "scale", np.float64)
+        else:
+            first = config.initializer_range * draw.normal(size=shape).clip(-2.0, 2.0)
+        padding = [(0, size - own) for size, own in zip(leaf.shape, shape, strict=True)]
+        return (np.pad(first, padding) + noise * shake.normal(size=leaf.shape)).astype(leaf.dtype)
+
+    return jax.tree_util.tree_map_with_path(fill, shapes, axes)
+
+
 class Training:
-    """On the first devices, as many as the mesh has; from the weights of seed 0.
+    """On the first devices, as many as the mesh has; from the weights of `draw_params`.
 
     `frozen` has the configuration and the parameters of each frozen network.
     """
@@ -46,7 +68,7 @@ class Training:
         platform: str | None = None,
         frozen: Mapping[str, tuple[ModelConfig, Any]] = NOTHING,
     ) -> None:
-        self.mesh_config, self.objectives = mesh, objectives
+        self.objectives = objectives
         self.mesh = make_mesh(mesh, jax.devices()[: mesh.data * mesh.fsdp * mesh.tensor * mesh.length])
         optimizer = make_optimizer(settings)
         with jax.set_mesh(self.mesh):
@@ -56,7 +78,8 @@ class Training:
                 for name, (_, params) in frozen.items()
             }
             self.blueprint = draw_blueprint(model, optimizer, self.mesh, execution, networks)
-            self.state = init_state(self.blueprint, model, optimizer, 0)
+            begin = jax.jit(new_state, static_argnums=1, out_shardings=self.blueprint.shardings)
+            self.state = begin(draw_params(model), optimizer)
             self._first = jax.device_get(self.state)
             self.train_step = make_train_step(
                 self.blueprint,

@@ -28,6 +28,8 @@ from bertjax.training.state import draw_blueprint, init_state
 
 SIZES_OF_STEP = SIZES | {"vocab_size": 300, "max_position_embeddings": 64}
 SHORT = small("modernbert", rope_theta=100.0, **SIZES_OF_STEP)
+# The angles of layers that see all are those that a stage changes.
+GLOBAL = replace(SHORT, num_hidden_layers=1, first_norm=True)
 CONFIG = Config(
     model=SHORT,
     data=DataConfig(packing="pairs", sequence_length=48),
@@ -76,18 +78,18 @@ def test_the_step_of_a_stage_rotates_by_its_angles() -> None:
     mesh, optimizer = make_mesh(MeshConfig(1, 1, 1), jax.devices()[:1]), make_optimizer(CONFIG.optimizer)
     batch = next(iter(batches()))
     batch = batch | {"token_type_ids": batch["token_type_ids"] * 0}
-    losses = {}
+    losses, config = {}, replace(CONFIG, model=GLOBAL)
     with jax.set_mesh(mesh):
-        blueprint = draw_blueprint(SHORT, optimizer, mesh)
-        beyond = replace(SHORT, rope_theta=1600.0)
-        for name, config, number, at in (
-            ("first", CONFIG, 0, blueprint),
-            ("second", CONFIG, 1, blueprint),
-            ("by itself", replace(CONFIG, model=beyond), 0, draw_blueprint(beyond, optimizer, mesh)),
+        blueprint = draw_blueprint(GLOBAL, optimizer, mesh)
+        beyond = replace(GLOBAL, rope_theta=1600.0)
+        for name, recipe, number, at in (
+            ("first", config, 0, blueprint),
+            ("second", config, 1, blueprint),
+            ("by itself", replace(config, model=beyond), 0, draw_blueprint(beyond, optimizer, mesh)),
         ):
-            step = stage_step(config, make_stages(config)[number], at, optimizer)
+            step = stage_step(recipe, make_stages(recipe)[number], at, optimizer)
             # A large draw, so that angles matter.
-            state = init_state(at, replace(SHORT, initializer_range=0.5), optimizer, 0)
+            state = init_state(at, replace(GLOBAL, initializer_range=0.5), optimizer, 0)
             losses[name] = float(step(state, to_global(mesh, batch))[1]["loss"])
     assert losses["second"] == losses["by itself"] and abs(losses["second"] - losses["first"]) > 1e-4, losses
 

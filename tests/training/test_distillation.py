@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from generated_corpus import write_corpus
 from random_batches import random_batches
-from small_training import Training
+from small_training import Training, draw_params
 from test_step import LENGTH, MODEL, OPTIMIZER, PREDICTIONS, ROWS
 from tiny_runs import checkpoints, command, digests, finish, write_recipe
 
 from bertjax.__main__ import main
 from bertjax.config import Config, DistillationConfig, ExecutionConfig, MeshConfig, StageConfig, TrainingConfig
-from bertjax.families.networks import abstract_network, init_params
+from bertjax.families.networks import abstract_network
 from bertjax.model.network import bind
 from bertjax.run.checkpoint import read_metadata
 from bertjax.run.checks import preflight
@@ -50,10 +50,7 @@ def networks() -> dict:
     """Student and teacher, every parameter random."""
     found = {}
     for seed, (name, config) in enumerate((("model", STUDENT), (TEACHER, DEEP))):
-        draw = np.random.default_rng(seed)
-        params = jax.jit(init_params, static_argnums=0)(config, jax.random.key(seed))
-        params = jax.tree.map(lambda x, draw=draw: np.asarray(x + draw.normal(0, 0.1, x.shape), np.float32), params)
-        found[name] = abstract_network(config, IN_CHUNKS)[0], params
+        found[name] = abstract_network(config, IN_CHUNKS)[0], draw_params(config, seed, noise=0.1)
     return found
 
 
@@ -195,6 +192,7 @@ def learned(taught: tuple[Path, Path, Path]) -> tuple[Path, Path]:
 
 
 @pytest.mark.run
+@pytest.mark.usefixtures("one_device")
 def test_student_learns_and_keeps_no_teacher(
     taught: tuple[Path, Path, Path], learned: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

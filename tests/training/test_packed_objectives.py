@@ -18,6 +18,9 @@ from bertjax.model.network import bind
 from bertjax.training.objectives import TEACHER, Forward, choose
 from bertjax.training.step import averages, batch_weights, objective_sums
 
+# The suite has BERT's figures, in tests/model/test_network.py, and what packing does to each objective's targets.
+pytestmark = pytest.mark.long
+
 LENGTH = 48
 SMALL = ModelConfig(
     vocab_size=similar.SIZE,
@@ -54,7 +57,6 @@ def require_equal(single: dict[str, float], packed: dict[str, float]) -> None:
     assert packed == pytest.approx(single, rel=1e-5)
 
 
-@pytest.mark.long  # the suite has MacBERT's
 def test_a_student_has_the_same_losses_in_shared_rows() -> None:
     """All objectives that ask a teacher, beside masked tokens."""
     models = {"model": replace(SMALL, teacher_width=16), TEACHER: replace(SMALL, num_hidden_layers=4)}

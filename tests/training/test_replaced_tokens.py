@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from pair_corpora import MemorySplit, Specials, random_documents
 from scipy import stats
+from small_training import draw_params
 
 from bertjax.config import Config, DataConfig, ExecutionConfig, MeshConfig, ModelConfig, TrainingConfig
-from bertjax.families.networks import abstract_network, init_params
+from bertjax.families.networks import abstract_network
 from bertjax.families.registry import generator_config
 from bertjax.input.batches import PairBatches, batch_spec
 from bertjax.model.family_heads import sampled_tokens
@@ -57,9 +58,7 @@ def batches_of(packing: str = "none") -> PairBatches:
 def network() -> tuple:
     """Every parameter random: fresh biases are 0, and vectors that change places would pass."""
     graphdef, _, _ = abstract_network(MODEL, IN_CHUNKS)
-    draw = np.random.default_rng(1)
-    drawn = jax.jit(init_params, static_argnums=0)(MODEL, jax.random.key(0))
-    params = jax.tree.map(lambda x: jnp.asarray(x + draw.normal(0, 0.1, x.shape), jnp.float32), drawn)
+    params = jax.tree.map(jnp.asarray, draw_params(MODEL, noise=0.1))
     params["generator"]["mlm_head"]["bias"] += jnp.where(jnp.arange(384) < FEW, 4.0, 0.0)
     return graphdef, params
 

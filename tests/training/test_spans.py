@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from pair_corpora import MemorySplit, Specials, random_documents
 from scipy.special import erf
+from small_training import draw_params
 from their_model import assert_same_gradients
 
 from bertjax.config import DataConfig, ExecutionConfig, ModelConfig
-from bertjax.families.networks import abstract_network, init_params
+from bertjax.families.networks import abstract_network
 from bertjax.input.batches import PairBatches, batch_spec
 from bertjax.input.targets.sbo import span_boundaries
 from bertjax.model.family_heads import SboHead
@@ -137,10 +138,7 @@ def wide(tree):
 @pytest.fixture(scope="module")
 def network() -> tuple:
     graphdef, shapes, _ = abstract_network(MODEL, ExecutionConfig(logits_chunk=64))
-    draw = np.random.default_rng(1)
-    drawn = jax.jit(init_params, static_argnums=0)(MODEL, jax.random.key(0))
-    # Fresh biases are 0 and scales 1: vectors that change places would pass.
-    params = jax.tree.map(lambda x: jnp.asarray(x + draw.normal(0, 0.1, x.shape), jnp.float32), drawn)
+    params = jax.tree.map(jnp.asarray, draw_params(MODEL, noise=0.1))
     assert jax.tree.structure(params) == jax.tree.structure(shapes)
     return graphdef, params
 
@@ -192,7 +190,7 @@ def test_gradients_are_those_of_the_formula(network: tuple) -> None:
     found = jax.device_get(jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(*given))
     with jax.enable_x64(True):
         exact = jax.grad(lambda *floats: formula(jnp, jax.scipy.special.erf, *floats, batch), argnums=(0, 1, 2))
-        wanted = jax.device_get(exact(*jax.tree.map(jnp.asarray, wide(given))))
+        wanted = jax.device_get(jax.jit(exact)(*jax.tree.map(jnp.asarray, wide(given))))
     assert_same_gradients(found, wanted)
 
 

@@ -45,7 +45,7 @@ from bertjax.training.step import make_train_step
 
 pytestmark = pytest.mark.run
 
-KEEP = ("--training.keep-last", "20")
+KEEP = ("--training.keep-last", "20", "--training.checkpoint-every", "30")
 SECOND = "StageConfig(start=40, sequence_length=24, max_predictions=4, masking='phrases', global_batch_size=4)"
 THIRD = (
     "StageConfig(start=90, sequence_length=16, masking='entities', learning_rate=1e-3, warmup_steps=5, "

@@ -17,7 +17,10 @@ from small_training import OBJECTIVES, Training
 
 from bertjax.config import ExecutionConfig, MeshConfig, ModelConfig, OptimizerConfig
 from bertjax.model.network import Params
+from bertjax.parallel.mesh import make_mesh
+from bertjax.training.optimizer import make_optimizer
 from bertjax.training.schedules import make_schedule
+from bertjax.training.state import draw_blueprint, init_state
 from bertjax.training.step import averages, split_microbatches
 
 pytestmark = pytest.mark.run
@@ -61,13 +64,22 @@ def single_with_dropout() -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def on_all_axes() -> Training:
-    """A step that tests share, each from the first state on."""
-    return training_on(MESHES["data=2,fsdp=2,tensor=2"])
+def clipped_on_tpu() -> Training:
+    """A step as it is compiled for TPUs, and with small gradients, which tests share."""
+    return training_on(MeshConfig(1, 1, 1), platform="tpu", clip_norm=1e-3)
 
 
 LONG = pytest.mark.long
 SHORT = ("data=2,fsdp=2,tensor=2", 4, "full")
+
+
+@pytest.fixture(scope="module")
+def on_all_axes() -> Training:
+    """The step of `SHORT`, which tests share, each from the first state on."""
+    mesh, accumulate, remat = SHORT
+    return training_on(MESHES[mesh], execution=replace(IN_CHUNKS, remat=remat), accumulate=accumulate)
+
+
 # --long has every two values together.
 HOW = {
     "mesh": (SHORT[0], *[mesh for mesh in MESHES if mesh != SHORT[0]]),
@@ -78,9 +90,24 @@ MATRIX = [tuple(row.values()) for row in covering_rows(HOW)]
 
 
 @pytest.mark.parametrize([*HOW], [SHORT, *[pytest.param(*row, marks=LONG) for row in MATRIX if row != SHORT]])
-def test_losses_equal_a_single_device(mesh: str, accumulate: int, remat: str, single: np.ndarray) -> None:
-    training = training_on(MESHES[mesh], execution=replace(IN_CHUNKS, remat=remat), accumulate=accumulate)
+def test_losses_equal_a_single_device(
+    mesh: str, accumulate: int, remat: str, single: np.ndarray, on_all_axes: Training
+) -> None:
+    if (mesh, accumulate, remat) == SHORT:
+        training = on_all_axes.restarted()
+    else:
+        training = training_on(MESHES[mesh], execution=replace(IN_CHUNKS, remat=remat), accumulate=accumulate)
     np.testing.assert_allclose(training.losses(batches()), single, rtol=1e-5)
+
+
+def test_first_state_does_not_depend_on_the_mesh() -> None:
+    """`Training` draws weights of its own, so that tests compile no program for them."""
+    model, optimizer = replace(MODEL, num_hidden_layers=1), make_optimizer(OPTIMIZER)
+    states = []
+    for mesh in (MeshConfig(1, 1, 1), MeshConfig(1, 2, 2)):
+        over = make_mesh(mesh, jax.devices()[: mesh.fsdp * mesh.tensor])
+        states.append(init_state(draw_blueprint(model, optimizer, over), model, optimizer, 0))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-8), *jax.device_get(states))
 
 
 @LONG  # the suite has dropout and every option of the architecture on all axes, in test_equivalence.py
@@ -90,12 +117,13 @@ def test_dropout_does_not_depend_on_mesh_or_accumulation(mesh: str, single_with_
     np.testing.assert_allclose(training.losses(batches()), single_with_dropout, rtol=1e-5)
 
 
+@LONG  # the suite has the keys of a step, in test_step_keys.py, and what a network drops by them, in tests/model
 def test_dropout_changes_the_losses(single: np.ndarray, single_with_dropout: np.ndarray) -> None:
     assert np.abs(single_with_dropout / single - 1).max() > 1e-3
 
 
-def test_gradients_are_clipped(single: np.ndarray) -> None:
-    clipped = training_on(MeshConfig(1, 1, 1), clip_norm=1e-3).losses(batches())
+def test_gradients_are_clipped(single: np.ndarray, clipped_on_tpu: Training) -> None:
+    clipped = clipped_on_tpu.restarted().losses(batches())
     assert (np.abs(clipped / single - 1)[2:] > 1e-4).all()
 
 
@@ -106,15 +134,17 @@ def test_losses_fall_when_batches_repeat(on_all_axes: Training) -> None:
     assert losses[-1] < losses[0] - 1
 
 
-@pytest.mark.parametrize("mesh", [pytest.param("data=8", marks=LONG), "data=2,fsdp=4"])
-def test_no_device_holds_an_activation_of_the_global_batch(mesh: str) -> None:
-    training = training_on(MESHES[mesh], accumulate=2)
+@pytest.mark.parametrize("mesh", [SHORT[0], *[pytest.param(mesh, marks=LONG) for mesh in MESHES if mesh != SHORT[0]]])
+def test_no_device_holds_an_activation_of_the_global_batch(mesh: str, on_all_axes: Training) -> None:
+    accumulate, shards = SHORT[1], MESHES[mesh].data * MESHES[mesh].fsdp
+    training = on_all_axes.restarted() if mesh == SHORT[0] else training_on(MESHES[mesh], accumulate=accumulate)
     with jax.set_mesh(training.mesh):
         data = training.on_devices(next(batches()))
         text = training.train_step.trace(training.state, data).lower().compile().as_text()
-    whole = re.findall(rf"f32\[{ROWS},{LENGTH},\d+|f32\[{ROWS // 2},{LENGTH},\d+|f32\[{ROWS},\d+,{LENGTH},", text)
+    several = "|".join(f"{ROWS // parts}" for parts in (1, accumulate))
+    whole = re.findall(rf"f32\[(?:{several}),{LENGTH},\d+|f32\[(?:{several}),\d+,{LENGTH},", text)
     assert not whole, f"activations of all rows in the program of one device: {sorted(set(whole))}"
-    assert re.search(rf"f32\[{ROWS // 8 // 2},{LENGTH},", text), "the pattern finds no activation at all"
+    assert re.search(rf"f32\[{ROWS // accumulate // shards},{LENGTH},", text), "the pattern finds no activation at all"
 
 
 def test_padding_rows_of_the_vocabulary_stay_zero(on_all_axes: Training) -> None:
@@ -135,9 +165,10 @@ def test_losses_do_not_depend_on_vocabulary_padding(single: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("platform", ["cpu", "tpu"], ids=["conditional", "select"])
-def test_a_nonfinite_update_is_skipped_and_counted(platform: str, on_all_axes: Training) -> None:
-    on_cpu = platform == "cpu"
-    training = on_all_axes.restarted() if on_cpu else training_on(on_all_axes.mesh_config, platform=platform)
+def test_a_nonfinite_update_is_skipped_and_counted(
+    platform: str, on_all_axes: Training, clipped_on_tpu: Training
+) -> None:
+    training = (on_all_axes if platform == "cpu" else clipped_on_tpu).restarted()
     first, poisoned, *_ = batches(3)
     training.step(first)
     before = jax.device_get((training.state.params, training.state.opt_state))
