@@ -151,6 +151,7 @@ def test_the_backward_pass_of_alibi_keeps_no_scores(length: int, window: int) ->
         assert kept(()) == ROWS * HEADS * length * length, "the scores of short rows without slopes are kept"
 
 
+@pytest.mark.long  # the suite has rows without relative terms, which go through the same blocks
 def test_memory_grows_with_the_length() -> None:
     def needed(length: int) -> int:
         ids = jnp.ones((1, length), jnp.int32)

@@ -89,7 +89,7 @@ def test_a_row_has_the_same_mask_in_any_split_of_the_batch():
     x = jnp.ones((8, 3, 32))
     all_keys = keys(range(8))
     whole = np.asarray(dropout(x, all_keys, ATTENTION_OUTPUT, 0.1))
-    for rows in ([0, 1, 2, 3], [4, 5, 6, 7], [1, 3, 5, 7], [6]):
+    for rows in ([1, 3, 5, 7], [6]):
         part = np.asarray(dropout(x[np.array(rows)], keys(rows), ATTENTION_OUTPUT, 0.1))
         np.testing.assert_array_equal(part, whole[rows])
 

@@ -87,15 +87,16 @@ def test_the_gradients_of_a_norm_are_sums_over_all_rows_at_once(rows: int) -> No
 @pytest.mark.parametrize("policy", REMAT_POLICIES)
 def test_dots_keeps_what_each_product_makes_and_full_nothing(policy: str) -> None:
     config = ModelConfig(vocab_size=32, hidden_size=16, num_attention_heads=2, intermediate_size=64)
-    graphdef, weights = nnx.split(Layer(config, rngs=nnx.Rngs(0)))
-    x_BLD, ids_BL = jnp.ones((3, 5, 16)), jnp.ones((3, 5), jnp.int32)
+    graphdef, weights = nnx.split(nnx.eval_shape(lambda: Layer(config, rngs=nnx.Rngs(0))))
+    x_BLD, ids_BL = jax.ShapeDtypeStruct((3, 5, 16), jnp.float32), jnp.ones((3, 5), jnp.int32)
 
     def layer(weights: nnx.State, x_BLD: jax.Array) -> jax.Array:
         return nnx.merge(graphdef, weights)(x_BLD, LayerInputs(ids_BL, packed=False))
 
-    _, gradient = jax.vjp(jax.checkpoint(layer, policy=REMAT_POLICIES[policy]), weights, x_BLD)
-    given = [jnp.shape(x) for x in jax.tree.leaves((weights, x_BLD, ids_BL))]
-    kept = [jnp.shape(x) for x in jax.tree.leaves(gradient)]
+    remade = jax.checkpoint(layer, policy=REMAT_POLICIES[policy])
+    _, gradient = jax.eval_shape(lambda *inputs: jax.vjp(remade, *inputs), weights, x_BLD)
+    given = [x.shape for x in jax.tree.leaves((weights, x_BLD, ids_BL))]
+    kept = [x.shape for x in jax.tree.leaves(gradient)]
     for shape in given:
         if shape in kept:
             kept.remove(shape)

@@ -16,7 +16,6 @@ from jax.experimental.pallas import tpu as pltpu
 from bertjax.config import ModelConfig
 from bertjax.model.attention import mosaic, mosaic_blocks, mosaic_distances
 from bertjax.model.attention.relative import DistanceProjections, disentangled_attention, distance_rows
-from bertjax.model.dropout import ATTENTION_PROBS, dropout
 
 KEYS = jnp.asarray([3, 0xFEDCBA98], jnp.uint32)
 MODEL = ModelConfig(position_embedding="relative", relative_max=90)
@@ -124,14 +123,3 @@ def test_heads_split_over_devices_have_their_own_tables(monkeypatch: pytest.Monk
         with jax.set_mesh(heads_split_over(devices)):
             found.append(outputs_and_gradients(kernel, inputs))
     assert_same(*found, 1e-6)
-
-
-def test_the_kernel_drops_what_the_reference_drops(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each token attends evenly to one-hot values, so that outputs are the mask."""
-    monkeypatch.setattr(mosaic_distances.pltpu, "roll", gathered_roll)
-    shape = ROWS, 128, 2, 128
-    q, v = jnp.zeros(shape), jnp.broadcast_to(jnp.eye(128)[None, :, None], shape)
-    tables = jnp.zeros((2, 2, distance_rows(MODEL), 128))
-    found = attention("mosaic_interpreted", MODEL, jnp.ones(shape[:2], jnp.int32))(q, q, v, *tables)
-    wanted = dropout(jnp.ones((ROWS, 2, 128, 128)), KEYS, ATTENTION_PROBS, 0.1)
-    np.testing.assert_allclose(found.swapaxes(1, 2), wanted / 128, rtol=1e-6)

@@ -48,7 +48,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "task types": {"task_type_vocab_size": 3},
     "one group": {"layer_groups": 1},
     "four groups": {"layer_groups": 4},
-    "three groups, not of one size": {"layer_groups": 3},
+    "two groups": {"layer_groups": 2},
     "relu": {"hidden_act": "relu"},
     "silu": {"hidden_act": "silu"},
     "windows": {"window": 3, "global_every": 3},  # two periods and two layers more
@@ -74,13 +74,23 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "type_vocab_size": 0,
     },
     "mosaic": {"position_embedding": "alibi", "mlp": "glu", "mlp_bias": "output"},
-    "all": {"embedding_size": 8, "type_vocab_size": 1, "layer_groups": 2, "window": 3, "global_every": 3},
+    "all": {"embedding_size": 8, "type_vocab_size": 1, "layer_groups": 3, "window": 3, "global_every": 3},
 }
 # What others of them have as well: a narrow table, token types, a window, norms in front, a rotation. BERT's own
-# network and its activations are compared with transformers, in test_network.py.
+# network, its activations and that it may be causal are compared with transformers, in test_network.py.
 IN_OTHERS = (
-    *("narrow tables", "no token types", "one token type", "one group", "four groups", "silu"),
-    *("windows", "windows everywhere", "norms in front", "rotated", "none", "relu", "task types", "narrow sinusoids"),
+    *("narrow tables", "no token types", "one token type", "one group", "two groups", "four groups", "silu"),
+    *(
+        "windows",
+        "windows, causal",
+        "windows everywhere",
+        "norms in front",
+        "rotated",
+        "none",
+        "relu",
+        "task types",
+        "narrow sinusoids",
+    ),
     *("a period longer than the stack", "neo", "mosaic"),
 )
 each_option = pytest.mark.parametrize(
@@ -201,8 +211,9 @@ def test_the_gradient_is_the_slope_of_the_reference(option: str) -> None:
 
 @pytest.mark.parametrize(
     ("remat", "unroll"),
-    [("none", 2), *(pytest.param(*cell, marks=pytest.mark.long) for cell in (("dots", 1), ("full", 99)))],
+    [("none", 2), ("dots", 1), ("full", 99)],
 )
+@pytest.mark.long  # the suite has one group of layers, in tests/training/test_equivalence.py
 def test_periods_are_the_same_under_any_execution(remat: str, unroll: int) -> None:
     config = with_options("all")
     params, batch = drawn(config), rows([[LENGTH], [10, 9]])
@@ -258,7 +269,7 @@ def test_names_of_dims_of_groups_and_of_the_projection() -> None:
     assert names["mlm_head/transform/kernel"] == ("embed", "hidden")
     assert sizes["mlm_head/transform/kernel"] == (12, 8) and sizes["mlm_head/norm/bias"] == (8,)
     layers = {name for name in names if name.startswith("encoder/layers/")}
-    assert len(layers) == 16 and all(names[n][0] == "layers" and sizes[n][0] == 2 for n in layers)
+    assert len(layers) == 16 and all(names[n][0] == "layers" and sizes[n][0] == 3 for n in layers)
     assert all(len(names[name]) == len(sizes[name]) for name in names)
 
 
@@ -334,13 +345,14 @@ def test_rotation_of_bfloat16_has_angles_of_float32() -> None:
 def test_the_trust_ratio_is_one_for_each_group() -> None:
     config = replace(PLAIN, layer_groups=2)
     lamb = make_optimizer(OptimizerConfig(name="lamb", weight_decay=0.0))
-    params, draw = drawn(config), np.random.default_rng(5)
+    output, draw = drawn(config)["encoder"]["layers"]["mlp"]["output"], np.random.default_rng(5)
+    params = {"layers": output}
     gradients = jax.tree.map(lambda x: draw.normal(size=x.shape).astype(np.float32), params)
     updates, _ = lamb.update(gradients, lamb.init(params), params)
-    kernel, update = (tree["encoder"]["layers"]["mlp"]["output"]["kernel"] for tree in (params, updates))
+    kernel, update = (tree["layers"]["kernel"] for tree in (params, updates))
     for group in range(2):
         assert np.linalg.norm(update[group]) == pytest.approx(np.linalg.norm(kernel[group]), rel=1e-5)
-    bias = updates["encoder"]["layers"]["mlp"]["output"]["bias"]
+    bias = updates["layers"]["bias"]
     np.testing.assert_allclose(np.abs(bias), 1, rtol=1e-4, err_msg="the first update of Adam, without a ratio")
 
 

@@ -30,10 +30,10 @@ KEYS = row_keys(3, jnp.int32(5), jnp.arange(2))
 @pytest.mark.parametrize(
     ("length", "window", "packed", "causal", "rate"),
     [  # a multiple of the block of 64 and not; a window of less than a block, of one, and of more than the least
-        pytest.param(256, 64, False, False, 0.0, id="padded"),
+        pytest.param(256, 64, False, False, 0.0, id="padded", marks=pytest.mark.long),
         pytest.param(300, 20, True, False, 0.0, id="packed, blocks not full"),
         pytest.param(300, 80, True, True, 0.0, id="packed, causal, larger blocks"),
-        pytest.param(300, 64, True, False, 0.3, id="packed, dropout"),
+        pytest.param(300, 64, True, False, 0.3, id="packed, dropout", marks=pytest.mark.long),
         pytest.param(70, 1, False, True, 0.3, id="padded, causal, dropout, nearest alone"),
         pytest.param(50, 80, True, False, 0.0, id="a window longer than the row"),
     ],
@@ -51,7 +51,7 @@ def test_windows_are_the_dense_mask(length: int, window: int, packed: bool, caus
     assert_same(outputs_and_gradients(by_blocks, ids), outputs_and_gradients(dense, ids))
 
 
-@pytest.mark.parametrize("wrong", [19, 21])
+@pytest.mark.parametrize("wrong", [19, pytest.param(21, marks=pytest.mark.long)])
 def test_the_comparison_sees_a_window_that_is_off_by_one(wrong: int) -> None:
     ids = some_ids(150, packed=True)
     q, k, v = jax.random.normal(jax.random.key(0), (3, *ids.shape, 2, 8))
@@ -155,7 +155,7 @@ def test_heads_stay_on_their_devices() -> None:
         np.testing.assert_allclose(found, alone, atol=1e-6)
 
 
-@pytest.mark.parametrize("slopes", [(), (0.25, 0.0625)])
+@pytest.mark.parametrize("slopes", [pytest.param((), marks=pytest.mark.long), (0.25, 0.0625)])
 def test_heads_in_turn_equal_all_at_once(slopes: tuple[float, ...]) -> None:
     q, k, v = jax.random.normal(jax.random.key(0), (3, 2, 150, 2, 8))
     ids = some_ids(150, packed=True)
@@ -168,7 +168,7 @@ def test_heads_in_turn_equal_all_at_once(slopes: tuple[float, ...]) -> None:
     assert_same(in_turn, at_once, tolerance=rounding(150))
 
 
-@pytest.mark.parametrize("positions", ["rope", "alibi"])
+@pytest.mark.parametrize("positions", ["rope", pytest.param("alibi", marks=pytest.mark.long)])  # slopes: above
 def test_windows_by_blocks_equal_the_reference(positions: str) -> None:
     options = MODERN | {"position_embedding": positions, "window": 9, "num_hidden_layers": 4}
     config = replace(PLAIN, max_position_embeddings=150, **options)
