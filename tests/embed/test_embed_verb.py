@@ -19,7 +19,7 @@ from bertjax.embed import texts as texts_module
 from bertjax.embed.outputs import open_output
 from bertjax.storage.utf8 import ReadCounts
 
-pytestmark = pytest.mark.run
+pytestmark = [pytest.mark.run, pytest.mark.usefixtures("one_device")]
 
 TEXTS = ["the museum opened", "", "of drawings, naïve and 1877 " * 5, "the", "a\tb"]
 

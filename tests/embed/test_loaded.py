@@ -23,6 +23,8 @@ from bertjax.interpret.fill_mask import fill_mask
 from bertjax.loaded import LoadedModel
 from bertjax.pipeline.finetuning import make_request
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -20,6 +20,8 @@ from bertjax.convert.sources import as_run, write_run
 from bertjax.finetune.predict import Answer, Choice, Prediction, Tag
 from bertjax.loaded import LoadedModel
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 LABELS = {"sequence": ("bad", "fair", "good"), "tokens": ("O", "B-PER", "I-PER")}
 TEXT = "The museum opened in 1877, and holds drawings."
 LONG = " ".join(["the museum of drawings opened"] * 30)

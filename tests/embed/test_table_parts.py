@@ -23,6 +23,8 @@ from bertjax.pipeline.table_parts import RowError, annotate_tables
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 ROWS = [{"id": number, "text": f"The museum {'of drawings ' * (number % 7)}opened {number}."} for number in range(90)]
 
 HOST = """

@@ -83,7 +83,12 @@ def assert_alike(ours: list[list[int]], theirs: list[list[int]]) -> None:
         assert (np.abs(one.mean(axis=0) - other.mean(axis=0)) < np.maximum(4.5 * spread, 6 / MANY)).all()
 
 
-@pytest.mark.parametrize("shares", [ALBERT, MACBERT, (0.2, 0.0, 0.8), (1.0,)], ids=str)
+@pytest.mark.parametrize(
+    "shares",
+    # MacBERT's are compared in test_similar_words.py.
+    [ALBERT, (0.2, 0.0, 0.8), *(pytest.param(shares, marks=pytest.mark.long) for shares in (MACBERT, (1.0,)))],
+    ids=str,
+)
 @pytest.mark.parametrize(
     ("total", "slots"),
     [(128, 20), *(pytest.param(*cell, marks=pytest.mark.long) for cell in ((40, 20), (90, 5)))],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from exported_models import trained_model
+from flax import nnx
 from small_models import small_model
 
 from bertjax.__main__ import main
@@ -18,7 +20,7 @@ from bertjax.convert.sources import write_run
 from bertjax.interpret.correction import Examined, Proposal, Word, examine
 from bertjax.interpret.correction_figures import ErrorPair, judge, read_error_pairs
 from bertjax.interpret.token_rows import TokenRow
-from bertjax.model.network import bind
+from bertjax.model.network import Params, bind
 from bertjax.run.run_directory import TrainedModel
 from bertjax.tokenization.byte_level import ByteLevelBPE
 from bertjax.tokenization.tokenizer import TextRules
@@ -38,11 +40,16 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> TrainedModel:
 
 def log_probabilities(model: TrainedModel, ids: list[int]) -> np.ndarray:
     """Of the plain network, without padding: float [tokens, vocabulary]."""
-    row = jnp.array([ids], jnp.int32)
-    net = bind(model.graphdef, model.params)
+    logits = plain_logits(model.graphdef, model.params, jnp.array([ids], jnp.int32))
+    known = logits[0, :, : model.tokenizer.vocab_size]
+    return np.asarray(jax.nn.log_softmax(known.astype(jnp.float32)), np.float64)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def plain_logits(graphdef: nnx.GraphDef, params: Params, row: jax.Array) -> jax.Array:
+    net = bind(graphdef, params)
     hidden = net.encoder(row, jnp.zeros_like(row), jnp.ones_like(row), packed=False)
-    logits = net.mlm_logits(hidden, jnp.arange(len(ids))[None])[0, :, : model.tokenizer.vocab_size]
-    return np.asarray(jax.nn.log_softmax(logits.astype(jnp.float32)), np.float64)
+    return net.mlm_logits(hidden, jnp.arange(row.shape[1])[None])
 
 
 def ids_of(model: TrainedModel, text: str) -> list[int]:

@@ -54,7 +54,9 @@ def too_large() -> Plan:
     topology = replace(open_topology("local"), devices=tuple(jax.devices()[:2]), slices=(0, 0))
     whole = make_plan(RECIPE, topology, say=silent)
     assert whole.fits, "where no limit is known, everything fits"
-    return make_plan(RECIPE, replace(topology, capacity=0.7 * whole.stages[0].needed), say=silent)
+    capacity = 0.7 * whole.stages[0].needed
+    stages = (replace(whole.stages[0], capacity=capacity),)
+    return replace(whole, topology=replace(topology, capacity=capacity), stages=stages)
 
 
 def test_plan_that_does_not_fit_is_headlined(too_large: Plan) -> None:
@@ -78,6 +80,7 @@ def test_what_does_not_fit_gets_advice(too_large: Plan) -> None:
         assert make_mesh(changed.mesh, jax.devices()[:2]) == remedy.planned.mesh
 
 
+@pytest.mark.long  # the suite has the order of what is tried, in tests/run/test_memory_fit.py
 def test_auto_fits_where_one_microbatch_does_not(too_large: Plan) -> None:
     """By recomputation, since two microbatches would leave a device less than 4,096 tokens at a time."""
     said: list[str] = []
@@ -176,7 +179,7 @@ def test_too_few_rows_of_a_stage_are_reported_early() -> None:
     assert said[0] == "stage 2: 48 microbatches cannot be shared evenly by 4 shards; starting from 24"
 
 
-@pytest.mark.parametrize("attention", ["mosaic", "cudnn"])
+@pytest.mark.parametrize("attention", ["mosaic", pytest.param("cudnn", marks=pytest.mark.long)])
 def test_the_compilers_count_is_of_a_step_that_any_platform_has(attention: str) -> None:
     model = replace(RECIPE.model, attention_probs_dropout_prob=0.0, num_hidden_layers=1)
     wished = replace(RECIPE, model=model, execution=ExecutionConfig(attention=attention, dtype="bfloat16"))

@@ -97,8 +97,9 @@ def test_data_parallel_reduces_each_gradient_once_only(microbatches: int) -> Non
 
 @pytest.mark.parametrize(
     "mesh",
-    [pytest.param(MeshConfig(1, 8), marks=pytest.mark.long, id="fsdp"), pytest.param(MeshConfig(2, 4), id="data,fsdp")],
+    [pytest.param(MeshConfig(1, 8), id="fsdp"), pytest.param(MeshConfig(2, 4), id="data,fsdp")],
 )
+@pytest.mark.long  # the suite has all of it on data, fsdp and tensor, below
 def test_fsdp_gathers_weights_and_scatters_gradients_only(mesh: MeshConfig) -> None:
     step = compiled(mesh, 4)
     every = ("data", "fsdp") if mesh.data > 1 else ("fsdp",)

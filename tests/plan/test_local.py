@@ -56,51 +56,59 @@ def test_the_peak_grows_by_what_the_plan_says(tmp_path: Path) -> None:
     assert least > 0 and abs(taken / least - times) < 0.05 * times
 
 
-def test_least_step_time_is_arithmetic_at_measured_speed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a CPU; what it may send or read is not counted, and hours, cost and MFU follow."""
-    asked = []
-
-    def peak(device: jax.Device, dtype: str) -> Peak:
-        asked.append(dtype)
-        return Peak(2e9, "of this test")
-
-    monkeypatch.setattr("bertjax.training.flops.device_peak", peak)
-    config = replace(load_recipe("self_test"), execution=ExecutionConfig(dtype="bfloat16"))
-    topology = replace(open_topology(LOCAL), devices=tuple(jax.devices()[:2]), slices=(0, 0))
-    plan = make_plan(config, topology, price=3.0, say=lambda _: None)
-    (stage,) = plan.stages
-    arithmetic = max(stage.flops, stage.counted_flops)
-    assert asked == ["bfloat16"] and arithmetic > 1e8
-    assert stage.bound == Bound(arithmetic / 2 / 2e9, 0.0, 0.0, 0.0)
-    assert stage.collectives  # which take no time here
-    assert stage.mfu_bound == stage.flops / arithmetic
-    assert plan.hours == (1_000 * arithmetic / 4e9 / 3600,) * 2
-    assert "2 devices, each of 0.002 TFLOP/s (of this test); memory and links are left out" in describe_mesh(plan)
-    assert f"fits local: {len(jax.devices())} × cpu and takes at least" in headline(plan)
+SLOW = 1e5  # FLOP/s: next to nothing in a second
 
 
 @pytest.fixture(scope="module")
-def slow() -> Plan:
-    """A small recipe on one device that computes next to nothing in a second."""
-    topology = replace(open_topology(LOCAL), devices=tuple(jax.devices()[:1]), slices=(0,))
+def slow() -> tuple[Plan, list[str]]:
+    """A small recipe on two slow devices, and the dtypes whose speed was measured."""
+    measured = []
+
+    def peak(device: jax.Device, dtype: str) -> Peak:
+        measured.append(dtype)
+        return Peak(SLOW, "of this test")
+
+    config = replace(load_recipe("self_test"), execution=ExecutionConfig(dtype="bfloat16"))
+    topology = replace(open_topology(LOCAL), devices=tuple(jax.devices()[:2]), slices=(0, 0))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bertjax.training.flops.device_peak", lambda device, dtype: Peak(1e5, "of this test"))
-        return make_plan(load_recipe("self_test"), topology, say=len)
+        patch.setattr("bertjax.training.flops.device_peak", peak)
+        return make_plan(config, topology, price=3.0, say=lambda _: None), measured
 
 
-def test_cpu_plan_is_compared_with_the_machines_memory(slow: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert slow.stages[0].capacity == machine_memory() / jax.local_device_count()
+def test_least_step_time_is_arithmetic_at_measured_speed(slow: tuple[Plan, list[str]]) -> None:
+    """On a CPU; what it may send or read is not counted, and hours, cost and MFU follow."""
+    plan, measured = slow
+    (stage,) = plan.stages
+    arithmetic = max(stage.flops, stage.counted_flops)
+    assert measured == ["bfloat16"] and arithmetic > 1e8
+    assert stage.bound == Bound(arithmetic / 2 / SLOW, 0.0, 0.0, 0.0)
+    assert stage.collectives  # which take no time here
+    assert stage.mfu_bound == stage.flops / arithmetic
+    assert plan.hours == (1_000 * arithmetic / (2 * SLOW) / 3600,) * 2
+    fast = replace(
+        plan, topology=replace(plan.topology, chip=replace(plan.topology.chip, measured=Peak(2e9, "of this test")))
+    )
+    assert "2 devices, each of 0.002 TFLOP/s (of this test); memory and links are left out" in describe_mesh(fast)
+    assert f"fits local: {len(jax.devices())} × cpu and takes at least" in headline(plan)
+
+
+def test_cpu_plan_is_compared_with_the_machines_memory(
+    slow: tuple[Plan, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, _ = slow
+    assert plan.stages[0].capacity == machine_memory() / jax.local_device_count()
     monkeypatch.setattr("bertjax.runtime.host_memory.machine_memory", lambda: 8 << 20)
     capacity = open_topology(LOCAL).capacity
     assert capacity == (8 << 20) / jax.local_device_count()
-    tight = replace(slow, stages=(replace(slow.stages[0], capacity=capacity),))
+    tight = replace(plan, stages=(replace(plan.stages[0], capacity=capacity),))
     assert re.search(r"does not fit local: .* needs [\d.]+ GiB a device, which has 0\.0", headline(tight))
 
 
-def test_plan_of_a_century_gets_a_warning(slow: Plan) -> None:
-    text = Answer(slow, None, None, "").text
+def test_plan_of_a_century_gets_a_warning(slow: tuple[Plan, list[str]]) -> None:
+    plan, _ = slow
+    text = Answer(plan, None, None, "").text
     assert re.search(r"Warning: training\.steps=1,000 takes [\d.,]+ (years|d [\d]+ h); lower training\.steps", text)
-    assert re.search(r"takes at least [\d,]+ hours \([\d.,]+ (years|d)", headline(slow))
+    assert re.search(r"takes at least [\d,]+ hours \([\d.,]+ (years|d)", headline(plan))
     assert re.search(r"[\d,.]+ s to [\d,.]+ s ", text), "from ten seconds on no step is in milliseconds"
 
 

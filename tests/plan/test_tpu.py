@@ -19,10 +19,10 @@ from bertjax.config import Config, DataConfig, ExecutionConfig, ModelConfig, Opt
 def config():
     return Config(
         name="tiny",
-        model=ModelConfig(hidden_size=256, num_hidden_layers=1, num_attention_heads=2,
-                          intermediate_size=256, max_position_embeddings=128),
+        model=ModelConfig(hidden_size=128, num_hidden_layers=1, num_attention_heads=1,
+                          intermediate_size=128, max_position_embeddings=128),
         execution=ExecutionConfig(dtype="bfloat16"),
-        data=DataConfig(vocab_size=1000, sequence_length=128, max_predictions=20),
+        data=DataConfig(vocab_size=4000, sequence_length=128, max_predictions=20),
         optimizer=OptimizerConfig(name="lamb", warmup_steps=10),  # which keeps a counter too
         training=TrainingConfig(steps=1000, global_batch_size=64, grad_accum_steps=2),
     )

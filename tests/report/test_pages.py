@@ -231,11 +231,11 @@ def _plan() -> str:
     config = Config(
         name=HOSTILE,
         model=ModelConfig(
-            vocab_size=300, hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=128
+            vocab_size=300, hidden_size=64, num_hidden_layers=1, num_attention_heads=2, intermediate_size=128
         ),
         data=DataConfig(sequence_length=128, max_predictions=8),
         optimizer=OptimizerConfig(warmup_steps=2),
-        training=TrainingConfig(steps=100_000, global_batch_size=64),
+        training=TrainingConfig(steps=100_000, global_batch_size=64, grad_accum_steps=1),
     )
     topology = replace(open_topology("local"), devices=tuple(jax.devices()[:2]), slices=(0, 0))
     plan = make_plan(config, topology, say=lambda line: None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,12 +12,14 @@ from exported_models import fine_tuned_model, trained_model
 
 from bertjax.__main__ import main
 from bertjax.convert.sources import write_run
-from bertjax.model.network import bind
+from bertjax.model.network import Params, bind
 from bertjax.run.run_directory import TrainedModel
 from bertjax.search import retrieval
 from bertjax.search.rankings import Hits
 from bertjax.search.records import DocumentWriter, Record, StoredDocuments
 from bertjax.search.retrieval import Reranker
+
+pytestmark = pytest.mark.usefixtures("one_device")
 
 
 def alone(model: TrainedModel, query: str, passage: str) -> float:
@@ -26,9 +29,13 @@ def alone(model: TrainedModel, query: str, passage: str) -> float:
     second = [*ids[1][: model.max_length - len(first) - 1], tokenizer.sep_id]
     row = jnp.array([first + second])
     types = jnp.array([[0] * len(first) + [1] * len(second)])
-    network = bind(model.graphdef, model.params)
-    hidden = network.encode(row, types, jnp.ones_like(row), packed=False)
-    return float(1 / (1 + np.exp(-network.sequence_logits(hidden, jnp.array([[0]]))[0, 0, 0])))
+
+    @jax.jit
+    def logits(params: Params) -> jax.Array:
+        network = bind(model.graphdef, params)
+        return network.sequence_logits(network.encode(row, types, jnp.ones_like(row), packed=False), jnp.array([[0]]))
+
+    return float(1 / (1 + np.exp(-logits(model.params)[0, 0, 0])))
 
 
 @pytest.mark.parametrize("at_once", [2, pytest.param(512, marks=pytest.mark.long)])

@@ -24,7 +24,7 @@ from bertjax.search.records import Record
 from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules
 
-pytestmark = pytest.mark.run
+pytestmark = [pytest.mark.run, pytest.mark.usefixtures("one_device")]
 
 DOCUMENTS = [
     {"_id": "opening", "title": "The museum", "text": "the museum opened in 1877"},
