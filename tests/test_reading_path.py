@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 from pair_corpora import FIRST_TOKEN, random_documents
+from stored_documents import write_store
 
 import bertjax
 from bertjax.config import Config, MeshConfig, ModelConfig, TrainingConfig
@@ -21,7 +22,6 @@ from bertjax.input.feed import open_feed
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import local_rows, to_global
 from bertjax.text.store.format import TokenStore
-from bertjax.text.store.writer import write_store
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 from bertjax.training.optimizer import make_optimizer

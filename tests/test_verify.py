@@ -14,6 +14,7 @@ import jax
 import numpy as np
 import pytest
 from exported_models import trained_model, wordpiece
+from stored_documents import write_store
 
 from bertjax.__main__ import main
 from bertjax.cli.verify import DAMAGED, find_parts
@@ -24,7 +25,6 @@ from bertjax.run.checkpoint import read_metadata
 from bertjax.run.run_directory import load_run, seal
 from bertjax.run.telemetry import METRICS_FILE, JsonlWriter
 from bertjax.storage.sums import SUMS_FILE
-from bertjax.text.store.writer import write_store
 
 pytestmark = pytest.mark.run
 

@@ -16,6 +16,7 @@ import numpy as np
 from crash_subjects import digest_of
 from exported_models import trained_model, wordpiece
 from outcomes import Share, Table, require_known
+from stored_documents import write_store
 
 from bertjax.__main__ import main
 from bertjax.cli.verify import find_parts
@@ -27,7 +28,6 @@ from bertjax.run.checkpoint import read_metadata
 from bertjax.run.run_directory import load_run, seal
 from bertjax.run.telemetry import METRICS_FILE, JsonlWriter
 from bertjax.storage.sums import SUMS_FILE
-from bertjax.text.store.writer import write_store
 
 NAMED, HARMLESS = "named", "without effect"
 FLIP, SWAPPED, STALE = "a flipped bit", "from another run's same step", "from an earlier state"

@@ -16,6 +16,7 @@ from typing import Any
 import fuzzing_mutations as change
 import numpy as np
 from office_files import PAGE, docx_file, pdf_file
+from stored_documents import write_store
 
 from bertjax.config import Config, ModelConfig, to_dict
 from bertjax.convert.huggingface.config import to_config_json
@@ -23,7 +24,6 @@ from bertjax.convert.huggingface.tokenizer_files import tokenizer_texts
 from bertjax.convert.tf1.tf1_format import _write_arrays
 from bertjax.families.registry import FAMILIES
 from bertjax.run.checkpoint_metadata import make_document
-from bertjax.text.store.writer import write_store
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.training import train_tokenizer
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece

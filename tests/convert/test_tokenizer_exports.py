@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from exported_models import trained_model, wordpiece
+from stored_documents import write_store
 
 from bertjax.convert.compare import PAIRS, compare_with_transformers
 from bertjax.convert.huggingface.exporter import export_huggingface
@@ -13,7 +14,6 @@ from bertjax.convert.tf1.tf1_format import export_tensorflow
 from bertjax.interpret.fill_mask import encode_with_masks, fill_mask, held_out_completions
 from bertjax.run.run_directory import describe_run
 from bertjax.text.store.format import TokenStore
-from bertjax.text.store.writer import write_store
 from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.training import count_for, train_tokenizer

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pair_corpora import FIRST_TOKEN, MemorySplit, Specials, random_documents
 from scipy import stats
+from stored_documents import write_store
 
 from bertjax.config import DataConfig
 from bertjax.input.batches import PairBatches
 from bertjax.text.store.format import TokenStore
-from bertjax.text.store.writer import write_store
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import WordPiece
 

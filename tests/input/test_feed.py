@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pair_corpora import MemorySplit, Specials, random_documents
+from stored_documents import write_store
 from test_batches import BATCH_SIZE, DATA, SPECIALS, digest, small_batches, two_epochs
 
 import bertjax.input.feed
@@ -19,7 +20,6 @@ from bertjax.input.batches import PairBatches
 from bertjax.input.feed import MOST_TOGETHER, Feed, make_dataset, open_feed
 from bertjax.storage.lean_import import import_tensorflow
 from bertjax.text.store.format import TokenStore
-from bertjax.text.store.writer import write_store
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import WordPiece
 

@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 from reference_pairs import MaskRules, PairRules, corpus_pairs, mask
 from scipy import stats
+from stored_documents import write_store
 
 from bertjax.config import DataConfig
 from bertjax.input.batches import PairBatches
 from bertjax.text.sentences import split_sentences
 from bertjax.text.store.format import SplitView, TokenStore
-from bertjax.text.store.writer import write_store
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import WordPiece
 

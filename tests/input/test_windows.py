@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from pair_corpora import random_documents
 from scipy import stats
+from stored_documents import write_store
 
 from bertjax.config import DataConfig
 from bertjax.input import epochs
@@ -25,7 +26,6 @@ from bertjax.input.provenance import origins
 from bertjax.input.training_data import StoredText
 from bertjax.input.windows import WHOLE_BATCH, Lane
 from bertjax.text.store.format import SplitView, TokenStore
-from bertjax.text.store.writer import write_store
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import WordPiece
 

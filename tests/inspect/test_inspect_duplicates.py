@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+from stored_documents import write_store
 
 from bertjax.inspect import near_duplicates
 from bertjax.inspect.near_duplicates import (
@@ -17,7 +18,6 @@ from bertjax.inspect.near_duplicates import (
     similar_pairs,
 )
 from bertjax.text.store.format import TokenStore
-from bertjax.text.store.writer import write_store
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from stored_documents import write_store
 
 from bertjax.config import DataConfig
 from bertjax.input.batches import PairBatches
@@ -16,7 +17,6 @@ from bertjax.inspect.corpus_figures import Lengths, count_store, measure_lengths
 from bertjax.inspect.row_figures import SAMPLE_ROWS, Piece, RowKind, joined, measure_rows, readable_rows
 from bertjax.inspect.stretches import stretches
 from bertjax.text.store.format import TokenStore
-from bertjax.text.store.writer import write_store
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 

@@ -8,12 +8,12 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
+from stored_documents import write_store
 
 from bertjax.inspect.evaluation_texts import EvaluationTexts, file_texts, held_out_texts
 from bertjax.inspect.near_duplicates import NGrams
 from bertjax.inspect.overlap import MEASURES, RunIndex, find_overlaps
 from bertjax.text.store.format import TokenStore
-from bertjax.text.store.writer import write_store
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.training import count_for, train_tokenizer
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece

@@ -12,11 +12,11 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from stored_documents import write_store
 
 from bertjax.__main__ import main
 from bertjax.config import DataConfig
 from bertjax.text.prepare import prepare
-from bertjax.text.store.writer import write_store
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 

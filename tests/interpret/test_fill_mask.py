@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from stored_documents import write_store
 
 from bertjax.__main__ import main
 from bertjax.config import Config, DataConfig, ModelConfig
@@ -19,7 +20,6 @@ from bertjax.interpret.token_rows import row_width
 from bertjax.model.network import bind
 from bertjax.run.run_directory import TrainedModel
 from bertjax.text.store.format import TokenStore
-from bertjax.text.store.writer import write_store
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 

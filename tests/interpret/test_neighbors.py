@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from exported_models import trained_model
 from small_models import random_sentences, small_model, text_of
+from stored_documents import write_store
 
 from bertjax.__main__ import main
 from bertjax.config import DataConfig
@@ -19,7 +20,6 @@ from bertjax.interpret.neighbors import find_neighbors
 from bertjax.interpret.sample_text import SENTENCES, sample_text, word_positions
 from bertjax.interpret.token_rows import read_row
 from bertjax.storage.progress import no_progress
-from bertjax.text.store.writer import write_store
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.training import count_for, train_tokenizer
 

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from page_browser import NAMES, Browser, installed
 from small_models import random_sentences, small_model, text_of
+from stored_documents import write_store
 
 from bertjax.__main__ import main
 from bertjax.config import Config, DataConfig, ModelConfig, OptimizerConfig, TrainingConfig, to_dict
@@ -42,7 +43,6 @@ from bertjax.search.rankings import Hits
 from bertjax.search.records import Record, StoredDocuments
 from bertjax.search.results_page import render_results
 from bertjax.storage.progress import no_progress
-from bertjax.text.store.writer import write_store
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 from bertjax.training.objectives import choose

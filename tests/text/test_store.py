@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stored_documents import write_store
 
 from bertjax.text.store import writer
 from bertjax.text.store.format import TokenStore
 from bertjax.text.store.manifest import BLOCK_BYTES, content_fingerprint, json_sha256, token_dtype
 from bertjax.text.store.verify import check_store
-from bertjax.text.store.writer import ShardWriter, write_store
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 
@@ -236,26 +236,6 @@ def test_range_over_the_end_of_a_shard_is_refused(tmp_path):
 def test_unknown_split(large):
     with pytest.raises(ValueError, match=r"no split 'test'; it has train, held_out"):
         TokenStore.open(large).split("test")
-
-
-def test_nothing_is_overwritten(large):
-    with pytest.raises(ValueError, match="the path exists; choose another path"):
-        write_store(large, {"train": generated(1)}, WORDPIECE)
-
-
-def test_store_appears_whole_or_not_at_all(tmp_path, monkeypatch):
-    def crash(self):
-        assert not (tmp_path / "store").exists()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(ShardWriter, "finish", crash)
-    with pytest.raises(KeyboardInterrupt):
-        write_store(tmp_path / "store", {"train": generated(3)}, WORDPIECE)
-    monkeypatch.undo()
-    assert not (tmp_path / "store").exists()
-    assert read(
-        TokenStore.open(write_store(tmp_path / "store", {"train": generated(3)}, WORDPIECE)), "train"
-    ) == generated(3)
 
 
 WRONG = [None, True, -1, 7, 0.5, "../x", [[1]], {"a": 1}, "\ud800", 10**40]

@@ -17,7 +17,6 @@ A store is a directory:
     train.counts             int64 [vocabulary]: how often each id occurs in the split; likewise held_out.counts
 If documents are pieces of works, a shard's record in the manifest has `works`: the number of pieces of each, in order.
 Every sentence has a token and every document a sentence. `planes` in the manifest names the further per-token arrays.
-`writer.write_store` makes a store of ids, `prepare` one of text.
 """
 
 from __future__ import annotations

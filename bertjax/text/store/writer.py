@@ -7,10 +7,9 @@ import contextlib
 import hashlib
 import json
 import os
-import shutil
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -244,50 +243,6 @@ def publish_store(folder: AnyPath, target: AnyPath) -> None:
         sync(folder)
         folder.rename(str(target))
         sync(folder.parent)
-
-
-def write_store(
-    path: str | Path,
-    splits: Mapping[str, Iterable[list[list[int]]]],
-    tokenizer: Tokenizer,
-    *,
-    documents_per_shard: int | None = None,
-    provenance: Mapping[str, Any] | None = None,
-) -> Path:
-    """Write a store of documents as lists of sentences of ids, e.g. `{"train": [[[5, 6], [7]], [[8]]]}`.
-
-    A split starts a new shard after every `documents_per_shard` documents. Raises ValueError if `path` exists.
-    """
-    path = Path(path)
-    if path.exists():
-        raise ValueError(f"token store {path}: the path exists; choose another path or delete it")
-    folder = path.with_name(f"{path.name}.partial")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    shards: dict[str, list[dict[str, Any]]] = {}
-    for split, documents in splits.items():
-        documents = list(documents)
-        size = documents_per_shard or max(len(documents), 1)
-        groups = [documents[start : start + size] for start in range(0, len(documents), size)]
-        shards[split] = [
-            _write_shard(folder, f"{split}-{number:05}", group, tokenizer.vocab_size)
-            for number, group in enumerate(groups)
-        ]
-    finish_store(folder, shards, tokenizer, provenance or {})
-    publish_store(folder, path)
-    return path
-
-
-def _write_shard(folder: Path, name: str, documents: list[list[list[int]]], vocab_size: int) -> dict[str, Any]:
-    writer = ShardWriter(folder, name, vocab_size)
-    sentences = [sentence for document in documents for sentence in document]
-    writer.add(
-        np.array([token for sentence in sentences for token in sentence], np.int64),
-        np.array([len(sentence) for sentence in sentences], np.int64),
-        np.array([len(document) for document in documents], np.int64),
-        np.zeros(len(documents), bool),
-    )
-    return writer.finish()
 
 
 def _write_whole(folder: AnyPath, name: str, content: bytes) -> DigestsRecord:
