@@ -12,13 +12,12 @@ from small_tasks import content_of, sentences, small_config, small_start
 from test_objectives import Given
 
 from bertjax.config import MeshConfig, TaskConfig
-from bertjax.finetune.data import plain_text
-from bertjax.finetune.data.plain_text import read_pairs
+from bertjax.finetune import positives
 from bertjax.finetune.kinds.denoising import DENOISING
 from bertjax.finetune.kinds.text_vector import TEXT_VECTOR
 from bertjax.finetune.kinds.vector import VECTOR, cosines
 from bertjax.finetune.load import read_split
-from bertjax.finetune.positives import POSITIVES
+from bertjax.finetune.positives import POSITIVES, read_pairs
 from bertjax.finetune.tasks import make_task
 from bertjax.parallel.mesh import BATCH_AXES, make_mesh
 from bertjax.training.objectives import Batch, Forward, Sums
@@ -69,7 +68,7 @@ def test_pairs_of_a_large_corpus_are_drawn(tmp_path: Path, monkeypatch: pytest.M
     source, notes = (f"text:{tmp_path}/a.txt",), []
     whole = read_pairs(source, ("dropout",), notes.append)
     assert len(whole) == 100 and not notes
-    monkeypatch.setattr(plain_text, "MOST_PAIRS", 30)
+    monkeypatch.setattr(positives, "MOST_PAIRS", 30)
     some = read_pairs(source, ("dropout",), notes.append)
     numbers = [int(one.id) for one in some]
     assert some == [whole[n] for n in numbers] == read_pairs(source, ("dropout",), print)

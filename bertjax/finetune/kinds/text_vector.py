@@ -10,14 +10,12 @@ import numpy as np
 
 from bertjax.config import FinetuneConfig, ModelConfig, TaskConfig
 from bertjax.finetune.data.examples import TextExample
-from bertjax.finetune.data.plain_text import read_pairs
 from bertjax.finetune.data.tables import read_split_of_table
 from bertjax.finetune.encoding.rows import TaskRows
 from bertjax.finetune.kinds.kind import Figures, Judged, Recipe, Splits, Task, TaskContent, refuse_options
 from bertjax.finetune.kinds.vector import VectorKind, cosines
 from bertjax.finetune.metrics.classification import spearman
-from bertjax.finetune.positives import get_positives
-from bertjax.finetune.positives.positive import split_words
+from bertjax.finetune.positives import get_positives, read_pairs, split_words
 from bertjax.tokenization.tokenizer import Tokenizer
 
 _SCORED, _NEAREST = "spearman", "accuracy"  # metrics of pairs with numbers, and of other pairs
