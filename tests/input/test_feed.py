@@ -118,7 +118,7 @@ def test_an_installed_tensorflow_is_used() -> None:
 
 CODE = """
 import sys
-sys.path.insert(0, {folder!r})
+sys.path[:0] = {folders!r}
 {before}
 from test_feed import digest, feed, small_batches
 fed = feed(small_batches(), None)
@@ -132,7 +132,8 @@ print(fed.engine, digest([next(fed) for _ in range(3)]))
 )
 def test_a_process_without_tensorflow_gets_the_same_bytes(stream, before: str, engine: str) -> None:
     """The feed says what it runs on, TensorFlow is silent, and an open feed lets the process end."""
-    code = CODE.format(before=before, folder=str(Path(__file__).parent))
+    folders = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "text")]
+    code = CODE.format(before=before, folders=folders)
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout.split() == [engine, digest(stream[:3])]
