@@ -28,7 +28,7 @@ def take_over_units(units: Sequence[Unit], job: ShardJob) -> None:
 
     Takes none in object storage, nor where filters compare documents across units.
     """
-    if not isinstance(job.folder, Path) or compares(job.filters):
+    if not isinstance(job.folder, Path) or compares(job.data.filters):
         return
     missing = {unit_digest(unit, job): unit for unit in units if finished_record(unit, job) is None}
     for path in job.folder.parent.glob("store-*.partial/unit-*.json") if missing else ():

@@ -32,7 +32,7 @@ from bertjax.storage.terminal import first_names
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.claims import Claims
 from bertjax.text.corpus import Corpus, Unit, refuse_changed
-from bertjax.text.division import LEAST_DOCUMENTS, Division, divide
+from bertjax.text.division import LEAST_DOCUMENTS, divide
 from bertjax.text.documents import DIVIDING_VERSION, describe_counts
 from bertjax.text.earlier_units import take_over_units
 from bertjax.text.filters.registry import filters_fingerprint, require_filters
@@ -112,7 +112,7 @@ def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner |
     with SIGNS.doing("finding the text and taking its digests"):
         corpus = readable_corpus(data, progress, runner)
     with reporting_unreadable(corpus, progress, runner):
-        division, tokenizer, job, target = _plan_store(data, corpus, progress, runner)
+        tokenizer, job, target = _plan_store(data, corpus, progress, runner)
         root = to_path(data.root)
         records: dict[int, dict[str, Any]] = {}
 
@@ -156,9 +156,9 @@ def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner |
                     split: [shard for unit in corpus.units if (shard := records[unit.number]["shards"][split])]
                     for split in SPLITS
                 }
-                provenance = _provenance(corpus, records, job, division)
+                provenance = _provenance(corpus, records, job)
                 trained, held_out = (sum(shard["tokens"] for shard in shards[split]) for split in SPLITS)
-                if notes := division.notes(held_out / max(trained + held_out, 1) if data.filters else None):
+                if notes := job.division.notes(held_out / max(trained + held_out, 1) if data.filters else None):
                     provenance["division"] = notes
                 train, evaluation = (sum(shard["documents"] for shard in shards[split]) for split in SPLITS)
                 if min(train, evaluation) < LEAST_DOCUMENTS and "screened" in provenance:
@@ -172,13 +172,13 @@ def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner |
                     provenance["notes"] = notes
                 if min(train, evaluation) < LEAST_DOCUMENTS:
                     raise ValueError(
-                        f"data.held_out={job.held_out} leaves {evaluation} of {train + evaluation} documents for "
-                        f"evaluation and {train} for training; each needs {LEAST_DOCUMENTS}: give another share, or "
-                        "more documents (a document is in one split as a whole)"
+                        f"data.held_out={job.division.held_out} leaves {evaluation} of {train + evaluation} documents "
+                        f"for evaluation and {train} for training; each needs {LEAST_DOCUMENTS}: give another share, "
+                        "or more documents (a document is in one split as a whole)"
                     )
-                if job.units and not provenance["units"]:
+                if data.units and not provenance["units"]:
                     raise ValueError(
-                        f"data.units={job.units!r}: no unit was found in the text; check the field's name or the list"
+                        f"data.units={data.units!r}: no unit was found in the text; check the field's name or the list"
                     )
 
                 # 4. Publish
@@ -200,7 +200,7 @@ def prepare_share(data: DataConfig, index: int, count: int, progress: Progress =
     runner = processes(data.workers)
     corpus = readable_corpus(data, progress, runner)
     with reporting_unreadable(corpus, progress, runner):
-        _, _, job, target = _plan_store(data, corpus, progress, runner)
+        _, job, target = _plan_store(data, corpus, progress, runner)
         with shared_lock(to_path(data.root), target.name):
             if is_complete(target, "manifest.json") or _is_publishable(job):
                 return len(corpus.units), len(corpus.units)
@@ -216,8 +216,8 @@ def prepare_share(data: DataConfig, index: int, count: int, progress: Progress =
 
 def _plan_store(
     data: DataConfig, corpus: Corpus, progress: Progress, runner: Runner
-) -> tuple[Division, Tokenizer, ShardJob, AnyPath]:
-    """The division of a corpus, its tokenizer, the job that all units share, and the path of the store."""
+) -> tuple[Tokenizer, ShardJob, AnyPath]:
+    """The tokenizer of a corpus, the job that all units share, and the path of the store."""
     units = {"units": units_fingerprint(data)} if data.units else {}
     with SIGNS.doing("splitting the text for parallel processing"):
         require_spans(data, corpus.files)
@@ -226,8 +226,7 @@ def _plan_store(
         load_segmenter(data.segmenter)  # before the long work of a vocabulary
     with SIGNS.doing("training the vocabulary"):
         vocab = resolve_vocabulary(data, corpus, division, progress, runner)
-    rules = TextRules.of(data)
-    tokenizer = load_vocabulary(vocab, rules)
+    tokenizer = load_vocabulary(vocab, TextRules.of(data))
     inputs_json = {
         "tokenizer": tokenizer.fingerprint,
         **division.inputs(),
@@ -249,21 +248,9 @@ def _plan_store(
     inputs = json_sha256(inputs_json | {"sources": corpus.description(), **corpus.cutting()})
     target = to_path(data.root) / f"store-{inputs[:12]}"
     folder = target if is_remote(target) else target.with_name(f"{target.name}.partial")
-    job = ShardJob(
-        folder,
-        inputs,
-        vocab,
-        rules,
-        data.segmenter,
-        division.held_out,
-        division.longest,
-        data.units,
-        units["units"].get("list", "") if units else "",
-        division.groups,
-        data.filters,
-        json_sha256(inputs_json),
-    )
-    return division, tokenizer, job, target
+    list_digest = units["units"].get("list", "") if units else ""
+    job = ShardJob(folder, inputs, json_sha256(inputs_json), vocab, data, division, list_digest)
+    return tokenizer, job, target
 
 
 def _require_unchanged(corpus: Corpus, job: ShardJob) -> None:
@@ -403,19 +390,19 @@ def _compare_documents(
     all_units: Sequence[Unit], units: Sequence[Unit], job: ShardJob, runner: Runner, progress: Progress
 ) -> None:
     """Find the documents that filters leave out because of others, beginning with `units`; nothing without any."""
-    if not compares(job.filters) or has_verdicts(job.inputs, job.records):
+    if not compares(job.data.filters) or has_verdicts(job.inputs, job.records):
         return
     folder = job.records
     step = _Step(
         "comparing documents",
         job.folder / "unit-comparison-claims",
-        partial(compare_unit, inputs=job.inputs, names=job.filters, longest=job.longest, folder=folder),
+        partial(compare_unit, inputs=job.inputs, names=job.data.filters, longest=job.division.longest, folder=folder),
         partial(read_comparison, inputs=job.inputs, folder=folder),
     )
     folder.mkdir(exist_ok=True)
     records: dict[int, dict[str, Any]] = {}
     _fill(records, units, step, runner, progress)
-    write_verdicts(all_units, records, job.inputs, job.filters, folder)
+    write_verdicts(all_units, records, job.inputs, job.data.filters, folder)
 
 
 def _fill(
@@ -453,32 +440,31 @@ def _fill(
                 time.sleep(_WAIT_SECONDS)
 
 
-def _provenance(
-    corpus: Corpus, records: dict[int, dict[str, Any]], job: ShardJob, division: Division
-) -> dict[str, Any]:
+def _provenance(corpus: Corpus, records: dict[int, dict[str, Any]], job: ShardJob) -> dict[str, Any]:
     """Describe where a store's text came from. Raises ValueError if a source had none."""
+    data = job.data
     reading = [ReadCounts() for _ in corpus.sources]
     for unit in corpus.units:
         reading[unit.source].add(ReadCounts(**records[unit.number]["reading"]))
     for source, counts in zip(corpus.sources, reading, strict=True):
         require_documents(source, counts)
     divided = [file for unit in corpus.units for file in records[unit.number]["divided"]]
-    units = sum((Counter(record["units"]) for record in records.values()), Counter[str]()) if job.units else {}
+    units = sum((Counter(record["units"]) for record in records.values()), Counter[str]()) if data.units else {}
     return {
         "inputs": job.inputs,
-        **division.inputs(),
+        **job.division.inputs(),
         "sources": corpus.description(),
         "source_names": relative_names([str(source) for source in corpus.sources]),
         "reading": [counts.to_json() for counts in reading],
         **({"divided": divided} if divided else {}),
         **({"encodings": encodings} if (encodings := corpus.detected_encodings()) else {}),
         **({"skipped": corpus.skipped} if corpus.skipped else {}),
-        **({"screened": screening_counts(record["screened"] for record in records.values())} if job.filters else {}),
+        **({"screened": screening_counts(record["screened"] for record in records.values())} if data.filters else {}),
         "shard_sources": {
             split: [unit.source for unit in corpus.units if records[unit.number]["shards"][split]] for split in SPLITS
         },
-        **({"units": dict(sorted(units.items()))} if job.units else {}),
-        **({"segmenter": job.segmenter} if job.segmenter != "none" else {}),
+        **({"units": dict(sorted(units.items()))} if data.units else {}),
+        **({"segmenter": data.segmenter} if data.segmenter != "none" else {}),
         **merge_unknown_letters(records.values()).to_json(),
         **({"added_words": added} if (added := added_words(job.vocab)) is not None else {}),
         "text_bytes": sum(record["text_bytes"] for record in records.values()),

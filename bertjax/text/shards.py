@@ -8,14 +8,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 
+from bertjax.config import DataConfig
 from bertjax.storage.atomic_directories import publish, remove_tree, scratch_dir
 from bertjax.storage.remote import AnyPath, is_remote
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.corpus import Unit, with_draws
+from bertjax.text.division import Division
 from bertjax.text.documents import Document
 from bertjax.text.groups import name_hash, read_groups
 from bertjax.text.screening import Drawn, Screen, compares, publish_files, read_record, read_verdicts
@@ -38,23 +40,18 @@ class ShardJob:
 
     folder: AnyPath  # of the shards; for a remote store, the store itself
     inputs: str  # fingerprint of all inputs of the store
+    settings: str  # fingerprint of all inputs but the text
     vocab: AnyPath
-    rules: TextRules
-    segmenter: Literal["none", "jieba"]
-    held_out: float
-    longest: int = 0  # characters of a document at most; 0: documents stay whole
-    units: str = ""  # `data.units`
-    list_digest: str = ""  # of the list that `units` names, if any
-    groups: str = ""  # `data.groups`
-    filters: tuple[str, ...] = ()  # `data.filters`
-    settings: str = ""  # fingerprint of all inputs but the text
+    data: DataConfig
+    division: Division
+    list_digest: str = ""  # of the list that `data.units` names, if any
 
     @property
     def planes(self) -> tuple[str, ...]:
         """The per-token arrays of the shards in addition to ids."""
-        if self.units:
+        if self.data.units:
             return tuple(PLANE_OF_KIND.values())
-        return () if self.segmenter == "none" else ("continues",)
+        return () if self.data.segmenter == "none" else ("continues",)
 
     @property
     def records(self) -> AnyPath:
@@ -71,18 +68,19 @@ def make_shards(unit: Unit, job: ShardJob) -> dict[str, Any]:
     It is published after the shards, so a unit with a record is finished. Two processes may make the same unit at the
     same time, as happens on clusters. Raises ValueError like reading, and if the list of units has changed.
     """
-    tokenizer = _tokenizer(job.vocab, job.rules)
+    data, groups = job.data, job.data.groups
+    tokenizer = _tokenizer(job.vocab, TextRules.of(data))
     reading = ReadCounts()
     divided: list[tuple[str, int]] = []
-    marker = UnitMarker(find_units(job.units, tokenizer.rules.lowercase, job.list_digest)) if job.units else None
+    marker = UnitMarker(find_units(data.units, tokenizer.rules.lowercase, job.list_digest)) if data.units else None
     letters = UnknownLetters()
-    screen = Screen(job.filters, read_verdicts(unit, job.records) if compares(job.filters) else None)
+    screen = Screen(data.filters, read_verdicts(unit, job.records) if compares(data.filters) else None)
     text_bytes = unknown = ungrouped = 0
     with ExitStack() as unfinished:
         scratch = Path(unfinished.enter_context(scratch_dir(job.folder, f"{unit.name}-")))
         writers = {
             split: ShardWriter(
-                scratch, f"{split}-{unit.number:05}", tokenizer.vocab_size, job.planes, has_groups=bool(job.groups)
+                scratch, f"{split}-{unit.number:05}", tokenizer.vocab_size, job.planes, has_groups=bool(groups)
             )
             for split in SPLITS
         }
@@ -92,16 +90,16 @@ def make_shards(unit: Unit, job: ShardJob) -> dict[str, Any]:
             ids = _write_batch(batch, writers, tokenizer, job, marker, letters)
             text_bytes += sum(len(document.text.encode()) for document, _ in batch)
             unknown += int(np.count_nonzero(ids == tokenizer.unk_id))
-            if job.groups:
+            if groups:
                 firsts = [document for document, _ in batch if not document.is_continuation]
-                ungrouped += sum(read_groups(job.groups).of(document) is None for document in firsts)
+                ungrouped += sum(read_groups(groups).of(document) is None for document in firsts)
         finished = {split: writer.finish() for split, writer in writers.items()}
         shards = {split: shard if shard["documents"] else None for split, shard in finished.items()}
         record = {"inputs": job.inputs, "digest": unit_digest(unit, job), "shards": shards}
         record |= {"reading": reading.to_json(), "divided": divided}
         record |= {"text_bytes": text_bytes, "unknown_tokens": unknown, **({"units": marker.counts} if marker else {})}
-        record |= letters.to_json() | ({"ungrouped": ungrouped} if job.groups else {})
-        record |= {"screened": screen.to_json()} if job.filters else {}
+        record |= letters.to_json() | ({"ungrouped": ungrouped} if groups else {})
+        record |= {"screened": screen.to_json()} if data.filters else {}
         for name in _shard_files(record):
             publish(scratch / name, job.folder)
         publish_files({f"{unit.name}.json": json.dumps(record).encode()}, scratch, job.records)
@@ -166,11 +164,11 @@ def _batches(
     """
     held: list[Drawn] = []
     size = 0
-    groups = read_groups(job.groups) if job.groups else None
+    groups = read_groups(job.data.groups) if job.data.groups else None
     for file in unit.files:
         before = reading.pieces
-        drawn_documents = with_draws(read_documents(file, reading, job.longest), groups)
-        for document, drawn in screen.passing(drawn_documents) if job.filters else drawn_documents:
+        drawn_documents = with_draws(read_documents(file, reading, job.division.longest), groups)
+        for document, drawn in screen.passing(drawn_documents) if job.data.filters else drawn_documents:
             held.append((document, drawn))
             size += len(document.text)
             if size >= _BATCH_CHARACTERS:
@@ -197,9 +195,9 @@ def _write_batch(
         letters.add([document for document, _ in batch], sentences, ids, lengths, tokenizer)
     part_index = np.repeat(np.arange(len(batch)), [len(group) for group in sentences])
     is_continuation = np.array([document.is_continuation for document, _ in batch])
-    held_out = np.array([draw < job.held_out for _, (draw, _) in batch])
-    groups = _groups(batch, job) if job.groups else None
-    same_work = np.array([document.is_of_same_work for document, _ in batch]) if job.longest else None
+    held_out = np.array([draw < job.division.held_out for _, (draw, _) in batch])
+    groups = _groups(batch, job) if job.data.groups else None
+    same_work = np.array([document.is_of_same_work for document, _ in batch]) if job.division.longest else None
     for split, chosen in (("train", ~held_out), ("held_out", held_out)):
         is_stored = chosen[part_index] & (lengths > 0)  # sentences without tokens are left out
         per_part = np.bincount(part_index[is_stored], minlength=len(batch))
@@ -213,7 +211,7 @@ def _write_batch(
 
 def _groups(batch: Sequence[Drawn], job: ShardJob) -> np.ndarray:
     """The group of each document part, uint64; a document in no group is a group of its own."""
-    groups = read_groups(job.groups)
+    groups = read_groups(job.data.groups)
 
     def group(document: Document) -> int:
         number = groups.of(document)
@@ -234,11 +232,11 @@ def _encoded(
     bare = [False] * len(sentences)
     if not tokenizer.rules.prefix_space:
         bare = [one for document, group in zip(documents, groups, strict=True) for one in document.bare(group)]
-    if job.segmenter == "none":
+    if job.data.segmenter == "none":
         ids, lengths = tokenizer.encode_running(sentences, bare)
         continues = None
     else:
-        ids, lengths, continues = encode_words(tokenizer, sentences, load_segmenter(job.segmenter))
+        ids, lengths, continues = encode_words(tokenizer, sentences, load_segmenter(job.data.segmenter))
     if marker is not None:
         words = tokenizer.is_continuation[ids] if continues is None else continues
         return ids, lengths, marker.planes(tokenizer, sentences, bare, lengths, words)

@@ -223,7 +223,7 @@ def test_two_processes_may_make_one_unit(data):
     folder = next(Path(data.root).glob("store-*.partial"))
     record = json.loads((folder / "unit-00001.json").read_bytes())
     corpus = Corpus.of(data)
-    _, _, job, _ = module._plan_store(data, corpus, no_progress, module.processes(1))
+    _, job, _ = module._plan_store(data, corpus, no_progress, module.processes(1))
     before = content(folder)
     (folder / "unit-00001-left").mkdir()
     unit = corpus.units[1]

@@ -25,6 +25,7 @@ from bertjax.config import DataConfig
 from bertjax.text import corpus, file_caches, shards, trained_vocabulary
 from bertjax.text import prepare as module
 from bertjax.text.corpus import Corpus, draws
+from bertjax.text.division import Division
 from bertjax.text.prepare import prepare, prepare_share, reading_notes
 from bertjax.text.sentences import split_sentences
 from bertjax.text.store import writer
@@ -340,7 +341,7 @@ def test_binary_file_is_named_and_costs_no_finished_unit(data, tmp_path):
 
 def test_unit_that_fails_leaves_no_files(data, tmp_path):
     (tmp_path / "text" / "02.txt").write_bytes(b"\xff" * 99)
-    job = shards.ShardJob(tmp_path, "inputs", Path(data.vocab), TextRules(True, True), "none", 0.25)
+    job = shards.ShardJob(tmp_path, "inputs", "settings", Path(data.vocab), data, Division(0.25))
     before = content_names(tmp_path)
     with pytest.raises(ValueError, match=r"02\.txt"):
         shards.make_shards(Corpus.of(data).units[0], job)
