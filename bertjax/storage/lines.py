@@ -238,40 +238,28 @@ def _open(path: str, span: Span | None) -> BinaryIO | gzip.GzipFile:
         file = open_bytes(path, 0) if span is None else _Slice(path, span)
         begin = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW).decompressobj
         return io.BufferedReader(_Frames(file, begin, zstandard.ZstdError), CHUNK)
-    return open_bytes(path) if span is None else io.BufferedReader(_PlainSlice(path, span), CHUNK)
+    return open_bytes(path) if span is None else io.BufferedReader(_Slice(path, span), CHUNK)
 
 
-class _Slice:
-    """A span of a file as a file."""
+class _Slice(io.RawIOBase):
+    """A span of a file as a raw stream."""
 
     def __init__(self, path: str, span: Span) -> None:
         self._file = open_bytes(path, 0)
         self._file.seek(span[0])
         self._remaining = span[1] - span[0]
-        self.close = self._file.close
-
-    def read(self, size: int) -> bytes:
-        data = self._file.read(min(size, self._remaining))
-        self._remaining -= len(data)
-        return data
-
-
-class _PlainSlice(io.RawIOBase):
-    """A span of a plain file as a raw stream."""
-
-    def __init__(self, path: str, span: Span) -> None:
-        self._slice = _Slice(path, span)
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any, /) -> int:
-        data = self._slice.read(len(buffer))
+        data = self._file.read(min(len(buffer), self._remaining))
+        self._remaining -= len(data)
         buffer[: len(data)] = data
         return len(data)
 
     def close(self) -> None:
-        self._slice.close()
+        self._file.close()
         super().close()
 
 
