@@ -165,7 +165,3 @@ def test_bad_tags_are_rejected() -> None:
     for tag in ("PER", "X-PER", "B-", "", "BI-A"):
         with pytest.raises(ValueError, match="of token 2: a tag is O, or one of B, I, E, S and -TYPE"):
             entities(["O", tag])
-    with pytest.raises(ValueError, match="1 tagged sentences and 2 labelled ones"):
-        entity_figures([["O"]], [["O"], ["O"]])
-    with pytest.raises(ValueError, match="sentence 2: 1 tags and 2 labels"):
-        entity_figures([["O"], ["O"]], [["O"], ["O", "O"]])
