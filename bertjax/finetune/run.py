@@ -18,17 +18,19 @@ from bertjax.config import FinetuneConfig, ModelConfig, from_dict, to_dict
 from bertjax.families.networks import init_params
 from bertjax.finetune.job import assemble_task, dev_sets, resolved
 from bertjax.finetune.kinds.kind import Split, TaskContent, read_run_file
-from bertjax.finetune.task_report import write_task_report
+from bertjax.finetune.task_report import render
 from bertjax.model.attention.sparse import with_copied_projections
 from bertjax.model.heads import POOLER_OF_TOKENS
 from bertjax.model.network import Params
 from bertjax.model.shared_tables import with_own_words
+from bertjax.report.run_report import REPORT_FILE
 from bertjax.run.callbacks import Callback, merge_gradient_metrics
 from bertjax.run.checkpoint import read_metadata, restore_params
 from bertjax.run.checkpoint_metadata import DRAWN
 from bertjax.run.compatibility import FINGERPRINTS, check_compatible
 from bertjax.run.job import Job
 from bertjax.run.run_directory import seal
+from bertjax.run.telemetry import METRICS_FILE, curves, read_metrics
 from bertjax.run.train_job import Say, train_job
 from bertjax.runtime.compilation import environment
 from bertjax.runtime.processes import Processes
@@ -152,16 +154,17 @@ def finetune(
         finite = {name: value if math.isfinite(value) else None for name, value in figures.items()}
         metadata = {name: job.metadata[name] for name in ("config", *FINGERPRINTS)}
         document = {"result": asdict(result) | {"figures": finite}, "metadata": metadata}
-        write_task_report(
-            directory,
+        page = render(
             f"{config.name}: {config.task.name}" if config.name != config.task.name else config.name,
             f"{start.origin}, fine-tuned on {len(content.train):,} rows",
             content,
             figures,
             outputs,
+            curves(read_metrics(directory / METRICS_FILE)),
             to_dict(config),
             environment(),
         )
+        replace_text(directory / REPORT_FILE, page)
         replace_text(directory / RESULTS_FILE, json.dumps(document, indent=1, allow_nan=False) + "\n")
         seal(directory)
     return result

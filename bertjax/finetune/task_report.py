@@ -10,41 +10,19 @@ from typing import Any
 import numpy as np
 
 from bertjax.finetune.encoding.answers import NO_SHARES
-from bertjax.finetune.kinds.kind import Judged, TaskContent, baseline_name
+from bertjax.finetune.kinds.kind import Judged, Split, TaskContent, baseline_name
 from bertjax.report.axes import write
 from bertjax.report.bars import count_map
 from bertjax.report.charts import Level, Line, line_chart
 from bertjax.report.page import escaped, render_page, rows_html, terms_html
-from bertjax.report.run_report import REPORT_FILE, settings_html
-from bertjax.run.telemetry import METRICS_FILE, Curves, curves, read_metrics
-from bertjax.storage.files import replace_text
-from bertjax.storage.remote import AnyPath
+from bertjax.report.run_report import settings_html
+from bertjax.run.telemetry import Curves
 
 _CONSTANT = "constant answer"
 _MAPPED = 10  # labels in a map of counts at most
 _LABELS = 30  # rows of the table of labels
 _EXAMPLES = 8  # rows of each table of examples
 _TEXT = 400  # characters of a text that are shown
-
-
-def write_task_report(
-    run_dir: AnyPath,
-    title: str,
-    about: str,
-    content: TaskContent,
-    figures: Mapping[str, float],
-    outputs: Mapping[str, np.ndarray],
-    config: Mapping[str, Any],
-    versions: Mapping[str, str],
-) -> AnyPath:
-    """Write `report.html` into the run's directory, atomically, and return its path; curves are from `metrics.jsonl`.
-
-    `outputs` of the network by set, `config` nested as by `bertjax.config.to_dict`.
-    """
-    path = run_dir / REPORT_FILE
-    found = curves(read_metrics(run_dir / METRICS_FILE))
-    replace_text(path, render(title, about, content, figures, outputs, found, config, versions))
-    return path
 
 
 def render(
@@ -57,13 +35,16 @@ def render(
     config: Mapping[str, Any],
     versions: Mapping[str, str],
 ) -> str:
-    """The page as HTML; all text is escaped. Examples are of the first development set."""
+    """The page as HTML; all text is escaped. Examples are of the first development set.
+
+    `outputs` of the network by set, `config` nested as by `bertjax.config.to_dict`.
+    """
     name, split = next(iter(content.dev.items()))
     judged = split.judge(outputs[name]) if split.judge is not None else []
     parts = [
         f"<h1>{escaped(title)}</h1>",
         f'<p class="about">{escaped(about)}</p>',
-        f'<p class="verdict">{_verdict(content, figures)}</p>',
+        f'<p class="verdict">{_verdict(content, split, figures)}</p>',
         "<h2>Held-out examples</h2>",
         _figures(content, figures),
         "<h2>Curves</h2>",
@@ -103,19 +84,15 @@ def _title(figure: str) -> str:
     return f"{split} {shown}" if split else shown[0].upper() + shown[1:]
 
 
-def _verdict(content: TaskContent, figures: Mapping[str, float]) -> str:
+def _verdict(content: TaskContent, split: Split, figures: Mapping[str, float]) -> str:
     """The first metric in a sentence, beside its baseline."""
     figure = f"eval/{content.metrics[0]}"
     value, baseline = figures[figure], content.baselines.get(baseline_name(figure))
-    text = f"{escaped(_title(figure))} <b>{write(value, 'percent')}</b> on {len(_first(content)):,} held-out examples"
+    text = f"{escaped(_title(figure))} <b>{write(value, 'percent')}</b> on {len(split.rows):,} held-out examples"
     if baseline is None or not math.isfinite(value):
         return f"{text}."
     points = 100 * (value - baseline)
     return f"{text}, {abs(points):.1f} points {'above' if points >= 0 else 'below'} the constant answer."
-
-
-def _first(content: TaskContent) -> Any:
-    return next(iter(content.dev.values())).rows
 
 
 def _figures(content: TaskContent, figures: Mapping[str, float]) -> str:
