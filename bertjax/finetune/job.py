@@ -89,7 +89,7 @@ def check_before_data(config: FinetuneConfig, kind: Kind) -> None:
         )
     if (parts := config.mesh.length) != 1:
         raise ValueError(f"mesh.length={parts}: fine-tuning does not split rows; set it to 1")
-    headed = kind.headed(model, 1, model.features, model.lstm_size)
+    headed = kind.headed(model, 1)
     check_head(headed)
     validate(
         replace(
@@ -115,7 +115,7 @@ def resolved(config: FinetuneConfig, content: TaskContent) -> FinetuneConfig:
     period = training.eval_every or max(1, min(steps, round(steps_per_epoch)))
     return replace(
         config,
-        model=content.kind.headed(config.model, len(content.labels), config.model.features, config.model.lstm_size),
+        model=content.kind.headed(config.model, len(content.labels)),
         task=replace(task, labels=content.labels),
         training=replace(
             training,

@@ -73,7 +73,7 @@ def test_convolutional_first_layer_counts_as_a_layer() -> None:
 
 
 def test_a_frozen_encoder_gets_nothing(tmp_path: Path) -> None:
-    model = TOKENS.headed(small_start(tmp_path).model, 3, features=(-2, -1), lstm_size=8)
+    model = TOKENS.headed(replace(small_start(tmp_path).model, features=(-2, -1), lstm_size=8), 3)
     updates = scaled(model, 1.0)
     assert all((np.asarray(leaf) == 0).all() for leaf in jax.tree.leaves(updates["encoder"]))
     assert all((np.asarray(leaf) == 1).all() for leaf in jax.tree.leaves(updates["head"]))

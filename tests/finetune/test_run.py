@@ -204,7 +204,7 @@ def test_head_of_another_kind_or_shape_is_not_reused(start: Start, tmp_path: Pat
         found = small_config("classification", start, tmp_path, tmp_path / "run")
         training = replace(found.training, objectives=(kind,), seed=fields.pop("seed", 0))
         labels = ("A", "B") if kind == "tokens" else ()
-        model = KINDS[kind].headed(found.model, len(labels), **fields)
+        model = KINDS[kind].headed(replace(found.model, **fields), len(labels))
         return replace(found, model=model, training=training, task=replace(found.task, labels=labels))
 
     for was, now, carried in (

@@ -289,14 +289,10 @@ class Kind(ABC):
         """Whether a text (not each token) gets a label with a name."""
         return self.names_outputs and not self.network.per_token
 
-    def headed(
-        self, model: ModelConfig, labels: int, features: tuple[int, ...] = (), lstm_size: int = 0
-    ) -> ModelConfig:
-        """The config of a network with this kind's head on the model's encoder."""
-        count = self.num_labels(labels)
-        head = {"head": self.network.name, "num_labels": count, "features": features, "lstm_size": lstm_size}
-        alone = {"generator_width": 0.0, "generator_layers": 0, "embedding_sharing": "tied"}
-        return replace(model, **alone, **head)
+    def headed(self, model: ModelConfig, labels: int) -> ModelConfig:
+        """The config of a network with this kind's head on the model's encoder, and without a generator."""
+        head = {"head": self.network.name, "num_labels": self.num_labels(labels)}
+        return replace(model, **head, generator_width=0.0, generator_layers=0, embedding_sharing="tied")
 
 
 def baseline_name(figure: str) -> str:
