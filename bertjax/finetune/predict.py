@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -36,9 +36,6 @@ from bertjax.training.objectives import Objective
 from bertjax.training.state import draw_blueprint
 from bertjax.training.step import averages
 
-if TYPE_CHECKING:
-    from jaxlib._jax import Device  # jax.Device is a variable to type checkers
-
 Input = str | tuple[str, str] | tuple[str, Sequence[str]] | Sequence[str]
 Output = Prediction | float | Choice | list[Tag] | Answer
 
@@ -62,12 +59,10 @@ class Predictor:
         rows: TaskRows,
         objective: Objective,
         go_on: Callable[[], bool] = lambda: True,
-        done: Callable[[int], object] = lambda rows: None,
     ) -> tuple[np.ndarray, dict[str, float]] | None:
         """(outputs, figures of the objective) for rows, in order; None once `go_on`, called per batch, is False.
 
-        Outputs are float32, [n, ...] or per token [offsets[n], ...]. `done` receives the number of rows computed by
-        each batch.
+        Outputs are float32, [n, ...] or per token [offsets[n], ...].
         """
         rows = self.mark(rows)
         results: list[np.ndarray] = [np.empty(0)] * len(rows)
@@ -81,7 +76,6 @@ class Predictor:
             for number, output in zip(chosen, np.asarray(outputs), strict=True):
                 if number >= 0:
                     results[number] = output[: rows.lengths[number]] if self.per_token else output
-            done(int((chosen >= 0).sum()))
         figures = jax.device_get(averages(total, total, (objective,)))
         whole = np.concatenate(results) if self.per_token else np.stack(results)
         return whole, {name: float(value) for name, value in figures.items() if name != "loss"}
@@ -110,7 +104,7 @@ class Predictor:
 class TaskModel:
     """A fine-tuned model on the devices of this machine."""
 
-    def __init__(self, model: TrainedModel, devices: Sequence[Device] | None = None) -> None:
+    def __init__(self, model: TrainedModel) -> None:
         """Put the weights on the devices. Raises ValueError for a model without the head of a task."""
         if not model.kind:
             raise ValueError(
@@ -126,7 +120,7 @@ class TaskModel:
         self._model = Inference(
             task, labels, model.tokenizer, model.max_length, template, self._outputs, texts=count_input_texts(task)
         )
-        self._mesh = make_mesh(MeshConfig(), jax.local_devices() if devices is None else devices)
+        self._mesh = make_mesh(MeshConfig(), jax.local_devices())
         self._network = for_sequences(model.config.model, model.max_length)
         blueprint = draw_blueprint(self._network, optax.identity(), self._mesh)
         self._params = jax.device_put(model.params, blueprint.shardings.params)
