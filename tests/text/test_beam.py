@@ -100,6 +100,7 @@ def test_same_bytes_from_every_runner(data, tmp_path, options):
     vocabularies = [content(prepare_vocabulary(root).parent) for root in roots]
     assert vocabularies[0] == vocabularies[1] == vocabularies[2]
     assert [path.name.partition("-")[0] for path in sorted(Path(roots[0].root).iterdir()) if path.is_dir()] == [
+        "digests",
         "store",
         "vocab",
     ]
