@@ -42,6 +42,7 @@ def test_failing_system_calls_leave_the_old_or_new_state(tmp_path: Path) -> None
     require_all_survived(table, 8)
 
 
+@pytest.mark.long  # the suite has calls that fail, above
 @pytest.mark.skipif(bool(crash_points.MISSING), reason=crash_points.MISSING)
 def test_save_on_a_read_only_disk_has_one_error(tmp_path: Path) -> None:
     library, tries = crash_points.built(tmp_path), 8

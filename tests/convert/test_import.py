@@ -248,6 +248,7 @@ def test_import_says_that_token_ids_were_not_compared(tmp_path: Path, capsys: py
     )
 
 
+@pytest.mark.long  # the suite imports it in test_real_models.py
 def test_import_reads_a_published_albert_of_molecules(real_data: Path, tmp_path: Path) -> None:
     assert main(["import", f"hf:{real_data}/checkpoints/rxnmapper_albert", "--output", str(tmp_path / "run")]) == 0
     assert load_run(tmp_path / "run").config.model.layer_groups == 1

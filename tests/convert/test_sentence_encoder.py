@@ -33,6 +33,7 @@ def run(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainedModel:
     return load_run(write_run(as_run(found, tmp_path_factory.mktemp("imported") / "minilm")))
 
 
+@pytest.mark.long  # the suite has this model's vectors in test_vector_exports.py
 def test_attention_is_that_of_transformers(run: TrainedModel, folder: Path) -> None:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     rows = [read_row(run.tokenizer, pair, 128) for pair in PAIRS]

@@ -291,6 +291,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long  # the suite reads such data sets in tests/text/test_tfds.py
 def test_tensorflow_datasets(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TFDS_DATA_DIR", str(prepared))
     assert glue_tasks_in(Path("tfds:glue")) == ("sst2", "stsb", "mnli")

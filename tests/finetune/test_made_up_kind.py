@@ -143,7 +143,7 @@ def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def write_words(folder: Path) -> Path:
     folder.mkdir()
-    for number, (name, count) in enumerate({"train": 160, "dev": 32}.items()):
+    for number, (name, count) in enumerate({"train": 16, "dev": 16}.items()):
         found = {text: sorted({*text.split()} & {*BEASTS}) for text in sentences(count, number)}
         lines = [json.dumps({"text": text, "words": words}) for text, words in found.items()]
         (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
@@ -152,7 +152,7 @@ def write_words(folder: Path) -> Path:
 
 def test_added_kind_trains_predicts_and_loads(made_up: ModuleType, tmp_path: Path) -> None:
     start = small_start(tmp_path / "start")
-    config = small_config("words", start, write_words(tmp_path / "data"), tmp_path / "run", epochs=3)
+    config = small_config("words", start, write_words(tmp_path / "data"), tmp_path / "run", epochs=1)
     content, dev = content_of(config, start), (tmp_path / "data" / "dev.jsonl").read_text()
     assert content.kind is made_up.WORD_SET and content.labels == tuple(sorted(BEASTS))
     with alone() as processes:

@@ -34,6 +34,9 @@ def types(part: type, where: str = "") -> dict[str, Any]:
     return found
 
 
+TYPES = types(FinetuneConfig)
+
+
 def another(was: Any, kind: Any) -> Any:
     """A value of the same type."""
     if get_origin(kind) is Literal:
@@ -53,7 +56,7 @@ def mutated(key: str) -> Config:
     part = values
     for parent in parents:
         part = part[parent]
-    part[last] = another(part[last], types(FinetuneConfig)[key])
+    part[last] = another(part[last], TYPES[key])
     config = from_dict(values)
     assert list(differences(config, FinetuneConfig())) == [key]
     return config

@@ -104,6 +104,7 @@ def test_same_from_shards(data, bucket):
     assert prepare_share(shared, 0, 2) == (units, units)
 
 
+@pytest.mark.long  # the suite has Beam in tests/text/test_beam.py
 @pytest.mark.skipif(importlib.util.find_spec("apache_beam") is None, reason="needs Apache Beam")
 @in_memory
 def test_same_from_beam(data, bucket):
@@ -131,6 +132,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long  # the suite kills one in tests/text/test_prepare.py, and has failing storage below
 def test_killed_prepare_continues(data, s3, tmp_path, monkeypatch):
     expected = content(prepare(data))
     there = moved(data, s3)
