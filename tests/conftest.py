@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 # What a room has to try the package with, the others use as well.
 sys.path += sorted(str(room) for room in Path(__file__).parent.iterdir() if room.is_dir())
 
-from fake_devices import xla_flags
+from fake_devices import on_devices, xla_flags
 
 # What one test has compiled the next one, another worker, or a process that it starts, takes from a cache that lasts
 # for the session; and workers start processes by forking one that they share.
@@ -98,14 +98,7 @@ def programs_end_with_their_file() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def one_device() -> Iterator[None]:
     """As on a machine with one device, for runs whose mesh does not matter: those on eight take twice the time."""
-    import jax
-
-    first = jax.devices()[:1]
-    with pytest.MonkeyPatch.context() as machine:
-        for name in ("devices", "local_devices"):
-            machine.setattr(jax, name, lambda *_, **__: first)
-        for name in ("device_count", "local_device_count"):
-            machine.setattr(jax, name, lambda *_, **__: 1)
+    with on_devices(1):
         yield
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import re
@@ -38,6 +39,7 @@ def recipes() -> list[str]:
 RECIPES = recipes()
 
 
+@functools.cache
 def recipe(name: str) -> Config:
     return load_recipe(REPOSITORY / "configs" / name)
 

@@ -93,6 +93,7 @@ def _shown(differences: Sequence[str]) -> str:
     return f"{len(differences)} texts have other ids:\n{first}"
 
 
+@pytest.mark.long  # reads the whole matrix, as the next one
 def test_hard_texts_spell_no_special_token(folder: Path) -> None:
     """For them both readings of the reference agree."""
     for spec in {spec.kind.name: spec for spec in SPECS if not spec.draft().refusals}.values():
@@ -102,6 +103,7 @@ def test_hard_texts_spell_no_special_token(folder: Path) -> None:
         assert reference_ids(theirs, hard_texts()) == reference_ids(theirs, hard_texts(), forged=True)
 
 
+@pytest.mark.long
 def test_matrix_is_large_and_allows_few_refusals() -> None:
     """A package that refuses every folder fails: these alone may be refused, and the rest must give the ids."""
     assert len(SPECS) >= 300 and len({*map(str, SPECS)}) == len(SPECS)

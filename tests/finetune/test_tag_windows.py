@@ -51,7 +51,9 @@ def split(windows: TagWindows, flat: np.ndarray) -> list[list]:
     return [part[1:-1].tolist() for part in np.split(flat, windows.rows.offsets[1:-1])]
 
 
-@pytest.mark.parametrize("name", TREEBANKS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (number % 2)) for number, name in enumerate(TREEBANKS)]
+)
 def test_pieces_equal_transformers(real_data: Path, multilingual: Tokenizer, theirs, name: str) -> None:
     (path,) = (real_data / "pos").glob(f"{name}*")
     sentences = read_tagged(path, tag_layout(path))

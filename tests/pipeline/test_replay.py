@@ -6,12 +6,14 @@ import json
 import math
 import re
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from fake_devices import on_devices
 from generated_corpus import write_corpus
 from tiny_runs import write_recipe
 
@@ -28,9 +30,15 @@ from bertjax.training.stages import open_data
 STEPS = 12
 
 
+@pytest.fixture(scope="module", autouse=True)
+def four_devices() -> Iterator[None]:
+    with on_devices(4):
+        yield
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run on eight devices with checkpoints of steps 6 and 12, that skipped a batch from step 8 on."""
+    """A run on four devices with checkpoints of steps 6 and 12, that skipped a batch from step 8 on."""
     folder = tmp_path_factory.mktemp("replay")
     config = load_recipe(write_recipe(folder))
     sources = [write_corpus(folder / f"{name}.txt", 40, seed) for seed, name in enumerate(("first", "second"))]
@@ -72,13 +80,13 @@ def test_step_before_the_first_checkpoint_is_rebuilt(run: Path) -> None:
 
 
 def test_another_number_of_devices_shares_the_rows_that_it_can(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Microbatches of 8 rows on 6 devices: four of them take part."""
-    six = jax.devices()[:6]
-    monkeypatch.setattr(jax, "devices", lambda: six)
-    monkeypatch.setattr(jax, "device_count", lambda: len(six))
+    """Microbatches of 8 rows on 3 devices: two of them take part."""
+    three = jax.devices()[:3]
+    monkeypatch.setattr(jax, "devices", lambda: three)
+    monkeypatch.setattr(jax, "device_count", lambda: len(three))
     saved = read_metadata(run / "checkpoints" / "6")
     _, mesh, (told,) = _for_this_machine(from_dict(saved["config"]), saved)
-    assert mesh.shape["data"] == 4 and "the run had mesh {'data': 8" in told and "and here is {'data': 4" in told
+    assert mesh.shape["data"] == 2 and "the run had mesh {'data': 4" in told and "and here is {'data': 2" in told
     assert main(["evaluate", str(run)]) == 0
 
 

@@ -5,8 +5,12 @@ Set XLA_FLAGS before JAX is imported.
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from importlib.metadata import version
+
+import pytest
 
 _DEVICES = "--xla_force_host_platform_device_count"
 # Tests compile far more than they compute. The emitters for fusions triple the time that a training step takes.
@@ -24,3 +28,17 @@ def xla_flags(devices: int, quick: bool = True) -> str:
     ours = [*QUICK, *(WITHOUT_EMITTERS if known else [])]
     users = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if flag not in ours and _DEVICES not in flag]
     return " ".join([f"{_DEVICES}={devices}", *(ours if quick else []), *users])
+
+
+@contextlib.contextmanager
+def on_devices(count: int) -> Iterator[None]:
+    """As on a machine with only so many devices."""
+    import jax
+
+    first = jax.devices()[:count]
+    with pytest.MonkeyPatch.context() as machine:
+        for name in ("devices", "local_devices"):
+            machine.setattr(jax, name, lambda *_, **__: first)
+        for name in ("device_count", "local_device_count"):
+            machine.setattr(jax, name, lambda *_, **__: count)
+        yield

@@ -23,7 +23,7 @@ def test_installed_xla_knows_every_gpu_flag() -> None:
     assert known_options(options, mesh) == options
 
 
-@pytest.mark.run
+@pytest.mark.long  # loads libtpu; the suite has another compiler, below
 def test_tpu_compiler_drops_unknown_options() -> None:
     # In a new process, since libtpu stays loaded.
     pytest.importorskip("libtpu", reason="needs the TPU's compiler: pip install libtpu")

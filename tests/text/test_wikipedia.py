@@ -416,7 +416,10 @@ def dumps(real_data) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("name", "pages", "redirects", "articles"), DUMPS, ids=[name[:6] for name, *_ in DUMPS])
+@pytest.mark.parametrize(
+    ("name", "pages", "redirects", "articles"),
+    [pytest.param(*dump, id=dump[0][:6], marks=[pytest.mark.long] * (number % 2)) for number, dump in enumerate(DUMPS)],
+)
 def test_real_dumps_agree_with_mwparserfromhell(dumps, name, pages, redirects, articles):
     pytest.importorskip("mwparserfromhell", reason="pip install mwparserfromhell to compare with it")
     report = check_wikipedia.check(str(dumps / name), repeats=1)
