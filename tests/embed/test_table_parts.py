@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from exported_models import fine_tuned_model, trained_model
+from tiny_runs import start
 
 from bertjax.__main__ import main
 from bertjax.convert.sources import write_run
@@ -52,12 +52,12 @@ def rows_in(folder: Path) -> list[dict]:
 
 @pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.long)])
 def test_every_row_is_once_in_the_parts_of_killed_hosts(tables: list[str], tmp_path: Path, kills: int) -> None:
-    folder, draw = tmp_path / "out", random.Random(0)
+    folder, log, draw = tmp_path / "out", tmp_path / "log", random.Random(0)
     (tmp_path / "host.py").write_text(HOST)
     command = [sys.executable, str(tmp_path / "host.py"), str(folder), *tables]
     made = 0
     for _ in range(kills):
-        hosts = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(2)]
+        hosts = [start(command, log) for _ in range(2)]
         deadline, least = time.monotonic() + 60, made + (4 if kills == 1 else 1)
         while len(list(folder.glob("*.parquet"))) < least and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -66,10 +66,8 @@ def test_every_row_is_once_in_the_parts_of_killed_hosts(tables: list[str], tmp_p
             host.kill()
             host.wait()
         made = len(list(folder.glob("*.parquet")))
-    hosts = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    for host in hosts:
-        host.communicate()
-        assert host.returncode == 0
+    for host in [start(command, log) for _ in range(2)]:
+        assert host.wait() == 0, log.read_text()
     found = rows_in(folder)
     assert 4 <= made < len(list(folder.glob("*.parquet"))) and len(rows_in(folder)) == 90
     assert found == [{**row, "size": len(row["text"])} for row in ROWS]

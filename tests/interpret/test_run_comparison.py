@@ -12,11 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from exported_models import trained_model
 from generated_corpus import write_corpus
 from small_tasks import content_of, small_config, small_start, write_classes, write_questions, write_tags
 from tiny_runs import command, finish, write_recipe
 
 from bertjax.__main__ import main
+from bertjax.convert.sources import write_run
 from bertjax.finetune.run import finetune
 from bertjax.interpret import run_comparison
 from bertjax.interpret.comparison_page import _columns
@@ -32,14 +34,14 @@ pytestmark = [pytest.mark.run, pytest.mark.usefixtures("one_device")]
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run `one` of 16 steps, measured and saved at step 4 too, and a run `other` on another text."""
+    """A folder with a run `one` of 16 steps, measured and saved at step 4 too, and a run `other` that never trained."""
     folder = tmp_path_factory.mktemp("compared")
     recipe = write_recipe(folder)
     few = ["--training.eval-rows", "24", "--optimizer.warmup-steps", "1", "--data.vocab-size", "600"]
     few += ["--training.eval-every", "4", "--training.checkpoint-every", "4", "--training.keep-last", "20"]
-    for seed, (name, steps) in enumerate({"one": "16", "other": "2"}.items()):
-        text = write_corpus(folder / f"{name}.txt", 80, seed)
-        finish(command(recipe, text, folder / name, *few, "--training.steps", steps), folder / f"{name}.log")
+    text = write_corpus(folder / "one.txt", 80)
+    finish(command(recipe, text, folder / "one", *few, "--training.steps", "16"), folder / "one.log")
+    write_run(trained_model(folder / "other"))
     return folder
 
 
@@ -93,11 +95,10 @@ def test_what_cannot_be_compared_is_refused(
     assert message in capsys.readouterr().err
 
 
-def test_compare_uses_the_run_store(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_uses_the_run_store(runs: Path, early: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`evaluate` and `compare` use the run's own store; without it, changed text is refused."""
-    text, moved, root = runs / "other.txt", tmp_path / "other.txt", runs / "data"
-    original = text.read_text()
-    one, other = str(runs / "other"), str(runs / "other" / "checkpoints" / "2")
+    text, moved, root = runs / "one.txt", tmp_path / "one.txt", runs / "data"
+    original, one = text.read_text(), str(runs / "one")
     assert main(["evaluate", one]) == 0
     before = capsys.readouterr().out
     text.rename(moved)
@@ -105,10 +106,10 @@ def test_compare_uses_the_run_store(runs: Path, tmp_path: Path, capsys: pytest.C
         text.write_text(original.replace("the ", "tho "))
         assert main(["evaluate", one]) == 0
         assert capsys.readouterr().out == before
-        assert main(["compare", one, other]) == 0
+        assert main(["compare", one, early]) == 0
         capsys.readouterr()
         root.rename(tmp_path / "data")
-        for words in (["evaluate", one], ["compare", one, other]):
+        for words in (["evaluate", one], ["compare", one, early]):
             assert main(words) == 1
             assert f"{one}: the vocabulary has changed since this run began" in capsys.readouterr().err
         shutil.rmtree(root)

@@ -189,7 +189,8 @@ def reference_loss(reference: Reference, batch: dict[str, np.ndarray]) -> float:
     return float(total)
 
 
-@pytest.mark.parametrize("option", ["neo", "mosaic"])  # of the others transformers has classes
+# Of the others transformers has classes; test_window_attention.py has the gradients under ALiBi.
+@pytest.mark.parametrize("option", ["neo", pytest.param("mosaic", marks=pytest.mark.long)])
 def test_the_gradient_is_the_slope_of_the_reference(option: str) -> None:
     config, batch = with_options(option), rows([[LENGTH], [10, 9]])
     params = drawn(config)

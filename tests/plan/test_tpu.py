@@ -161,7 +161,11 @@ def test_a_tpus_memory_grows_with_the_length_under_a_window(short: int, long: in
             "does not make the 2 slice(s)",
             marks=pytest.mark.long,
         ),
-        (["--topology", "v5e:16x16"], "training.global_batch_size=64 with training.grad_accum_steps=2 gives 32 rows"),
+        pytest.param(
+            ["--topology", "v5e:16x16"],
+            "training.global_batch_size=64 with training.grad_accum_steps=2 gives 32 rows",
+            marks=pytest.mark.long,
+        ),
         pytest.param(["--topology", "v5e:2x2", "--stage", "2"], "--stage 2: the recipe has 1", marks=pytest.mark.long),
         pytest.param(["--topology", "v5e:3x5"], "the TPU compiler has no such slice", marks=pytest.mark.long),
     ],

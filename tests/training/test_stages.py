@@ -45,7 +45,8 @@ from bertjax.training.step import make_train_step
 
 pytestmark = pytest.mark.run
 
-KEEP = ("--training.keep-last", "20", "--training.checkpoint-every", "30")
+KEEP = ("--training.keep-last", "20", "--training.checkpoint-every", "20")
+SIXTY = ("--training.steps", "60")
 SECOND = "StageConfig(start=40, sequence_length=24, max_predictions=4, masking='phrases', global_batch_size=4)"
 THIRD = (
     "StageConfig(start=90, sequence_length=16, masking='entities', learning_rate=1e-3, warmup_steps=5, "
@@ -214,7 +215,16 @@ def test_stages_survive_being_written_down() -> None:
 @pytest.fixture(scope="module")
 def staged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     """Recipe, source, and the directory of a run of three stages that was never interrupted."""
-    folder = tmp_path_factory.mktemp("stages")
+    return whole_run(tmp_path_factory.mktemp("stages"), f"{SECOND}, {THIRD}")
+
+
+@pytest.fixture(scope="module")
+def in_two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """The same of two stages."""
+    return whole_run(tmp_path_factory.mktemp("stages"), f"{SECOND},", *SIXTY)
+
+
+def whole_run(folder: Path, stages: str, *overrides: str) -> tuple[Path, Path, Path]:
     recipe, source = write_recipe(folder), write_corpus(folder / "corpus.txt", 300)
     words = [line.split() for line in source.read_text().splitlines() if line]
     units = [{" ".join(line[at : at + 2]) for line in words} for at in (1, 2)]  # that overlap
@@ -222,8 +232,8 @@ def staged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     (folder / "units.txt").write_text("".join(sorted(lists)))
     text = recipe.read_text().replace("OptimizerConfig, ", "OptimizerConfig, StageConfig, ", 1)
     text = text.replace("DataConfig(", f"DataConfig(units='list:{folder}/units.txt', ")
-    recipe.write_text(text.replace("        training=", f"        stages=({SECOND}, {THIRD}),\n        training="))
-    finish(command(recipe, source, folder / "whole", *KEEP), folder / "whole.log")
+    recipe.write_text(text.replace("        training=", f"        stages=({stages}),\n        training="))
+    finish(command(recipe, source, folder / "whole", *KEEP, *overrides), folder / "whole.log")
     return recipe, source, folder / "whole"
 
 
@@ -289,24 +299,22 @@ def test_staged_run_killed_around_boundaries_has_equal_bits(staged: tuple[Path, 
 
 
 def test_run_killed_at_a_boundary_continues_with_the_next_stage(
-    staged: tuple[Path, Path, Path], tmp_path: Path
+    in_two: tuple[Path, Path, Path], tmp_path: Path
 ) -> None:
-    recipe, source, reference = staged
+    recipe, source, reference = in_two
     run_dir, log = tmp_path / "run", tmp_path / "log"
-    arguments = command(recipe, source, run_dir, *KEEP)
+    arguments = command(recipe, source, run_dir, *KEEP, *SIXTY)
     shutil.copytree(reference, run_dir)
-    for folder in sorted((run_dir / "checkpoints").iterdir()):
-        if int(folder.name) > 90:
-            shutil.rmtree(folder)
+    shutil.rmtree(run_dir / "checkpoints" / "60")
     finish(arguments, log)
-    assert "resuming" in log.read_text() and "at step 90" in log.read_text()
+    assert "resuming" in log.read_text() and "at step 40" in log.read_text()
     assert digests(run_dir) == digests(reference)
 
 
-def test_a_changed_stage_is_another_run(staged: tuple[Path, Path, Path], tmp_path: Path) -> None:
-    recipe, source, run_dir = staged
+def test_a_changed_stage_is_another_run(in_two: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    recipe, source, run_dir = in_two
     other = tmp_path / "recipe.py"
     other.write_text(recipe.read_text().replace("sequence_length=24", "sequence_length=20"))
-    arguments = command(other, source, run_dir, "--data.root", str(recipe.parent / "data"))
+    arguments = command(other, source, run_dir, *SIXTY, "--data.root", str(recipe.parent / "data"))
     with pytest.raises(AssertionError, match=r"checkpoint is of another run"):
         finish(arguments, tmp_path / "log")
