@@ -160,7 +160,7 @@ class TokenKind(WordKind):
         right = np.array([sum(map(str.__eq__, tags, gold)) for tags, gold in both])
         figures: dict[str, Measure] = {"accuracy": lambda drawn: right[drawn].sum() / words[drawn].sum()}
         if not figures.keys() >= {*task.metrics}:
-            counts = np.array([astuple(entity_figures([tags], [gold])[""]) for tags, gold in both])
+            counts = np.array([astuple(entity_figures([tags], [gold])) for tags, gold in both])
             figures |= {
                 metric: lambda drawn, metric=metric: getattr(EntityFigures(*counts[drawn].sum(axis=0)), metric)
                 for metric in _ENTITY_METRICS
@@ -216,7 +216,7 @@ def tag_figures(
     flat = [np.array([*itertools.chain(*tags)]) for tags in (predicted, labels)]
     figures = {"accuracy": accuracy(*flat)} if "accuracy" in metrics else {}
     if figures.keys() != {*metrics}:
-        overall = entity_figures(predicted, labels)[""]
+        overall = entity_figures(predicted, labels)
         figures |= {"f1": overall.f1, "precision": overall.precision, "recall": overall.recall}
     return {name: figures[name] for name in metrics}
 
