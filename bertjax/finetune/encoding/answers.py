@@ -39,13 +39,6 @@ class QuestionAnswers:
         return {i: "" if self.null_odds.get(i, -np.inf) > null_threshold else text for i, text in self.best.items()}
 
 
-class _Logits(NamedTuple):
-    """Logits of the windows' tokens, float32 [tokens] each."""
-
-    start: np.ndarray
-    end: np.ndarray
-
-
 class _Spans(NamedTuple):
     """Candidate answers: question, characters in the text, and logits; arrays [candidates]."""
 
@@ -83,7 +76,7 @@ def find_answers(
     for part in (start_logits, end_logits):
         if part.shape != (len(windows.spans),):
             raise ValueError(f"logits {part.shape} of {len(windows.spans)} tokens: give one for each")
-    logits = _Logits(*(require_finite(part).astype(np.float32) for part in (start_logits, end_logits)))
+    logits = np.stack([require_finite(part).astype(np.float32) for part in (start_logits, end_logits)])
     in_text = windows.spans[:, 0] >= 0
     parts = []
     # Groups of rows that fit in memory once padded to the longest.
@@ -99,7 +92,7 @@ def find_answers(
     if unanswerable:
         # No answer is a candidate of each question, from its first window of lowest score; its characters are -1.
         cls = windows.rows.offsets[:-1]
-        order = np.lexsort((logits.start[cls] + logits.end[cls], windows.question))
+        order = np.lexsort((logits[0, cls] + logits[1, cls], windows.question))
         lowest = cls[order[np.unique(windows.question[order], return_index=True)[1]]]
         parts.append(_spans(windows, logits, lowest, lowest))
     spans = _Spans(*map(np.concatenate, zip(*parts, strict=True)))
@@ -147,10 +140,10 @@ def _highest(logits: np.ndarray, rows: TaskRows, some: np.ndarray, n_best: int) 
     return np.where(highest < lengths, offsets[:, None] + highest, -1)
 
 
-def _spans(windows: QuestionWindows, logits: _Logits, start: np.ndarray, end: np.ndarray) -> _Spans:
-    """The spans from tokens `start` to tokens `end`."""
+def _spans(windows: QuestionWindows, logits: np.ndarray, start: np.ndarray, end: np.ndarray) -> _Spans:
+    """The spans from tokens `start` to tokens `end`; `logits` float32 [2, tokens] of starts and ends."""
     question = windows.question[np.searchsorted(windows.rows.offsets, start, side="right") - 1]
-    return _Spans(question, windows.spans[start, 0], windows.spans[end, 1], logits.start[start], logits.end[end])
+    return _Spans(question, windows.spans[start, 0], windows.spans[end, 1], logits[0, start], logits[1, end])
 
 
 def _collect(windows: QuestionWindows, spans: _Spans) -> QuestionAnswers:
