@@ -170,7 +170,9 @@ def test_a_network_of_the_full_size_equals_transformers(name: tuple[str, str, st
     assert max(off.values()) < 1e-5, off
 
 
-@pytest.mark.parametrize("name", members(SMALL))
+@pytest.mark.parametrize(
+    "name", long_unless(lambda name: name in ("bert", "modernbert", "deberta-v2"), [(name,) for name in SMALL])
+)
 def test_gradients_equal_transformers(name: str) -> None:
     network, batch = their_model(SMALL[name]), rows(SMALL[name])
     assert_same_gradients(SMALL[name], network, batch, their_forward(network, SMALL[name], batch))

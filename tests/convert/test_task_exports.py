@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import shutil
 from pathlib import Path
 
 import jax
@@ -171,6 +172,14 @@ def test_read_huggingface_takes_num_labels_over_id2label(classifier, count):
     assert found.labels == (tuple(theirs.id2label.values()) if count > 1 else ())
 
 
+@pytest.fixture(scope="module")
+def electra_choice(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The export of an ELECTRA for choices."""
+    folder = tmp_path_factory.mktemp("electra")
+    model = fine_tuned_model(folder / "run", "choice", family="electra", pooler="gelu")
+    return export_huggingface(model, folder / "out")
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
@@ -182,9 +191,8 @@ def test_read_huggingface_takes_num_labels_over_id2label(classifier, count):
         ("summary_use_proj", False),
     ],
 )
-def test_read_huggingface_refuses_other_summaries_of_electra(tmp_path, key, value):
-    options = {"family": "electra", "pooler": "gelu"}
-    folder = export_huggingface(fine_tuned_model(tmp_path / "run", "choice", **options), tmp_path / "out")
+def test_read_huggingface_refuses_other_summaries_of_electra(electra_choice, tmp_path, key, value):
+    folder = Path(shutil.copytree(electra_choice, tmp_path / "out"))
     assert read_huggingface(folder).kind == "choice"
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {key: value}))

@@ -134,7 +134,9 @@ def test_gradient_reaches_the_encoder_by_the_vector() -> None:
     assert kernels and all(np.abs(leaf).max() > 0 for leaf in kernels)
 
 
-@pytest.mark.parametrize("family", ["albert", "deberta", "modernbert"])  # narrow tables, relative and rotated positions
+@pytest.mark.parametrize(
+    "family", ["albert", *(pytest.param(name, marks=pytest.mark.long) for name in ("deberta", "modernbert"))]
+)  # narrow tables, relative and rotated positions
 def test_decoder_fits_other_encoders(family: str) -> None:
     config = DENOISING.headed(next(iter(FAMILIES[family].presets.values())), 0)  # shapes alone
     graphdef, shapes, _ = abstract_network(config)

@@ -24,7 +24,7 @@ from bertjax.finetune.encoding.question_windows import QuestionCounts, WindowSiz
 from bertjax.finetune.job import assemble_task, resolved
 from bertjax.finetune.kinds import KINDS
 from bertjax.finetune.predict import TaskModel
-from bertjax.finetune.run import initial_params
+from bertjax.finetune.run import Start, initial_params
 from bertjax.input.layout import BERT, Template
 from bertjax.model.network import bind
 from bertjax.parallel.sharding import to_global
@@ -97,16 +97,27 @@ def test_packed_examples_have_their_own_global_tokens() -> None:
     assert np.abs(vectors(without, False)[3] - single[3]).max() > 1e-3
 
 
-def test_unused_projections_start_as_copies(tmp_path) -> None:
-    start = small_start(tmp_path, tokenizer_of("bert"), family="longformer", window=4, global_every=0, pooler="none",
+def longformer(folder: Path) -> tuple[Start, FinetuneConfig]:
+    """A Longformer with projections of global tokens, and the config of a task that has such tokens."""
+    start = small_start(folder, tokenizer_of("bert"), family="longformer", window=4, global_every=0, pooler="none",
                         type_vocab_size=1, global_tokens="marked", global_projections=True)  # fmt: skip
+    task = TaskConfig(labels=("no", "yes"))
+    return start, FinetuneConfig(model=KINDS["sequence"].headed(start.model, 2), task=task)
+
+
+def test_unused_projections_start_as_copies(tmp_path) -> None:
+    start, config = longformer(tmp_path)
     said: list[str] = []
-    config = FinetuneConfig(model=KINDS["sequence"].headed(start.model, 2), task=TaskConfig(labels=("no", "yes")))
     attention = initial_params(config, start, said.append)["encoder"]["layers"]["attention"]
     assert "start as copies of the ordinary ones" in said[0]
     jax.tree.map(np.testing.assert_array_equal, attention["query_global"], attention["query"])
+
+
+@pytest.mark.long  # the suite starts from the same task in test_run.py
+def test_projections_of_the_same_task_are_kept(tmp_path) -> None:
+    start, config = longformer(tmp_path)
     tuned = replace(start, kind="sequence")
-    kept = initial_params(config, tuned, said.append)["encoder"]["layers"]["attention"]
+    kept = initial_params(config, tuned, print)["encoder"]["layers"]["attention"]
     assert np.abs(np.asarray(kept["query_global"]["kernel"] - kept["query"]["kernel"])).max() > 0
 
 

@@ -152,6 +152,7 @@ def test_slurm_job_requeues_and_resumes(cloud: Callable[..., subprocess.Popen], 
     assert (tmp_path / "run" / "checkpoints" / "20").is_dir()
 
 
+@pytest.mark.long  # the suite has a job of Slurm, and SkyPilot's dry run
 def test_skypilot_job_recovers_and_resumes(cloud: Callable[..., subprocess.Popen], tmp_path: Path) -> None:
     keys = ["--run-dir", f"file://{tmp_path}/run", "--data.root", "s3://mine/data", *STEPS]
     launcher = ["skypilot.sh", "--gpus", "H100:8", "--nodes", "2", "configs/quickstart.py"]

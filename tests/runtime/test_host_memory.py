@@ -40,6 +40,7 @@ print(size // resource.getpagesize(), *found)
 """
 
 
+@pytest.mark.long  # a process of its own, as in tests/finetune/test_finetune_verb.py
 @pytest.mark.run
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs a C library that can keep freed memory")
 def test_programs_reuse_the_pages_of_the_last_call() -> None:
