@@ -53,7 +53,7 @@ def by_hand(x: np.ndarray, kernels: dict[str, np.ndarray], ids: np.ndarray, wind
 
 
 @pytest.mark.parametrize(("backend", "window"), BACKENDS.items())
-@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_grouped_queries_are_those_computed_by_hand(backend: str, window: int, devices: int) -> None:
     config = replace(GROUPED, window=window, global_every=0 if window else 1)
     attention = SelfAttention(config, rngs=nnx.Rngs(0))

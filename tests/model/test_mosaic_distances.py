@@ -64,11 +64,8 @@ CASES = {
 }
 
 
-FIRST, *OTHERS = (pytest.param(*case, id=name) for name, case in CASES.items())
-LONG = [pytest.param(*case.values, id=case.id, marks=pytest.mark.long) for case in OTHERS]
-
-
-@pytest.mark.parametrize(("config", "length", "heads", "head_dim", "packed", "keys"), [FIRST, *LONG])
+@pytest.mark.long  # the suite has tiles of blocks as they are, below
+@pytest.mark.parametrize(("config", "length", "heads", "head_dim", "packed", "keys"), CASES.values(), ids=CASES)
 def test_the_kernel_is_the_reference(
     config: ModelConfig, length: int, heads: int, head_dim: int, packed: bool, keys: jax.Array | None,
     monkeypatch: pytest.MonkeyPatch,
@@ -85,8 +82,9 @@ def test_the_kernel_is_the_reference(
 
 
 def test_rows_of_several_tiles_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packed, with dropout, and two heads in a group."""
     monkeypatch.setattr(mosaic_distances.pltpu, "roll", gathered_roll)
-    ids, inputs = some_ids(256, packed=False), drawn(MODEL, 256, 1, 64)
+    ids, inputs = some_ids(256, packed=True), drawn(MODEL, 256, 2, 64)
     found, reference = (
         outputs_and_gradients(attention(backend, MODEL, ids), inputs) for backend in ("mosaic_interpreted", "xla")
     )

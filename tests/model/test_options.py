@@ -76,8 +76,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "mosaic": {"position_embedding": "alibi", "mlp": "glu", "mlp_bias": "output"},
     "all": {"embedding_size": 8, "type_vocab_size": 1, "layer_groups": 3, "window": 3, "global_every": 3},
 }
-# What others of them have as well: a narrow table, token types, a window, norms in front, a rotation. BERT's own
-# network, its activations and that it may be causal are compared with transformers, in test_network.py.
+# What others have as well: a narrow table, token types, a window, norms in front, a rotation. BERT's own network, its
+# activations and that it may be causal are compared with transformers, in test_network.py, and ModernBERT's options
+# with the reference in test_window_attention.py.
 IN_OTHERS = (
     *("narrow tables", "no token types", "one token type", "one group", "two groups", "four groups", "silu"),
     *(
@@ -91,7 +92,7 @@ IN_OTHERS = (
         "task types",
         "narrow sinusoids",
     ),
-    *("a period longer than the stack", "neo", "mosaic"),
+    *("a period longer than the stack", "modern", "neo", "mosaic"),
 )
 each_option = pytest.mark.parametrize(
     "option", [pytest.param(name, marks=[pytest.mark.long] * (name in IN_OTHERS)) for name in OPTIONS]

@@ -143,7 +143,7 @@ def network() -> tuple:
     return graphdef, params
 
 
-@pytest.mark.parametrize("packing", ["none", "pairs"])
+@pytest.mark.parametrize("packing", [pytest.param("none", marks=pytest.mark.long), "pairs"])
 def test_the_loss_is_its_formula(network: tuple, packing: str) -> None:
     graphdef, params = network
     batch, objectives = made(packing), choose(("mlm", "sbo"))
