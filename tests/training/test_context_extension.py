@@ -74,6 +74,16 @@ def test_a_stage_goes_on_with_the_angles_of_the_one_before_it() -> None:
     assert [stage.optimizer.decay_steps for stage in stages] == [0, 20, 20]
 
 
+def test_the_network_of_a_step_is_that_of_its_stage() -> None:
+    mesh, optimizer = make_mesh(MeshConfig(1, 1, 1), jax.devices()[:1]), make_optimizer(CONFIG.optimizer)
+    with jax.set_mesh(mesh):
+        blueprint = draw_blueprint(SHORT, optimizer, mesh)
+        steps = [stage_step(CONFIG, stage, blueprint, optimizer) for stage in make_stages(CONFIG)]
+    assert [step.gradient.blueprint.model.rope_theta for step in steps] == [100.0, 1600.0, 1600.0]
+    assert steps[0].gradient.blueprint.graphdef != steps[1].gradient.blueprint.graphdef
+
+
+@pytest.mark.long
 def test_the_step_of_a_stage_rotates_by_its_angles() -> None:
     mesh, optimizer = make_mesh(MeshConfig(1, 1, 1), jax.devices()[:1]), make_optimizer(CONFIG.optimizer)
     batch = next(iter(batches()))

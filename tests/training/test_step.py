@@ -159,6 +159,7 @@ def test_padding_rows_of_the_vocabulary_stay_zero(on_all_axes: Training) -> None
     assert word[:300].any(axis=1).all()
 
 
+@LONG  # the suite has that padding stays zero, and in tests/model/test_network.py that it has no logits
 def test_losses_do_not_depend_on_vocabulary_padding(single: np.ndarray) -> None:
     training = training_on(MeshConfig(1, 1, 1), model=replace(MODEL, vocab_pad_multiple=1))
     np.testing.assert_allclose(training.losses(batches()), single, rtol=1e-6)
