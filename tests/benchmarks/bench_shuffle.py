@@ -1,11 +1,13 @@
 """What it costs to shuffle a text in windows instead of as a whole: held-out loss of both orders, for several seeds.
 
-    python tests/benchmarks/bench_shuffle.py wikiextractor:wiki/*.xz 'text:books/*.xz' --folder DIR
+    python tests/benchmarks/bench_shuffle.py 'wikiextractor:wiki/*.xz' jsonl:chapters.jsonl --folder DIR
 
 Trains the model of the quickstart on the sources, once in windows and once in one window, which is the text as a whole,
 for each seed. The windows are as short for the run as those of a large text are for a large run: with the defaults a
-window lasts 64 steps, and its 16 parts are of 8,192 tokens that follow each other in the text. Prints the means, the
-standard error of each, and the mean difference of the pairs of one seed. A folder that has runs continues them.
+window lasts 64 steps, and its 16 parts are of 8,192 tokens that follow each other in the text. Documents should be
+shorter than such a part, as they are in large texts: a window of one novel is worse at first than text from everywhere.
+Prints the means, the standard error of each, and the mean difference of the pairs of one seed. A folder that has runs
+continues them.
 """
 
 from __future__ import annotations
