@@ -16,9 +16,8 @@ Cost: base 139,637,337 parameters, 8.1e20 FLOP; large 406,789,209, 2.5e21. Of bo
     export: v3-xsmall 131,339,749 and 70,682,112 parameters, 1.1e19 FLOP; v3-small 263,051,365 and 141,304,320, 8.0e19;
     v3-base 326,842,213 and 183,831,552, 2.3e21; v3-large 719,626,341 and 434,012,160, 7.1e21. Compiled for 8 H100,
     base takes at least 195 hours, 15 % of their peak (`launch/plans.md`): the scores of distances, which are read and
-    written again and again, are the limit. A TPU's kernel keeps them in its core: for 16 v5e (`bertjax plan deberta
-    --topology v5e:4x4 --training.grad-accum-steps 4`) at least 71 hours, 138 by the compiler's schedule, which is 52 %
-    of their peak.
+    written again and again, are the limit. A TPU's kernel keeps them in its core: 16 v5e take at least 71 hours,
+    141 by the compiler's schedule, which is 51 % of their peak.
 Command: bertjax pretrain deberta:v3-small --data.vocab spm.model
 """
 
