@@ -53,7 +53,7 @@ def hub() -> Iterator[Hub]:
     hub.server_close()
 
 
-@pytest.mark.long  # the suite builds the wheel, trains by plug-ins and speaks with the Hub apart
+@pytest.mark.long  # test_wheel.py, test_plugins.py and tests/convert/test_hub.py have its parts
 def test_script_with_the_wheel_goes_from_hub_to_hub(hub: Hub, tmp_path: Path) -> None:
     wheel = built(copied(tmp_path / "clone"), "build_wheel", tmp_path / "wheel")
     installed, outside = tmp_path / "installed", tmp_path / "outside"

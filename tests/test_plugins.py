@@ -77,7 +77,6 @@ def subtitles(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.long  # a run of its own; test_outside.py has one with a plug-in
 @pytest.mark.run
 def test_plugins_of_the_page_from_text_to_transformers(tmp_path, monkeypatch, capfd):
     code = dict(FILES)
