@@ -427,6 +427,7 @@ SABOTAGES = (
         "digest() != self._digest(block)",
         'digest() == b""',
         "storage/test_remote.py",
+        "run",
     ),
     Sabotage(
         "input/windows.py",

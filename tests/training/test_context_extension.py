@@ -121,9 +121,9 @@ def killed_at(extended: tuple[Path, Path, Path], run_dir: Path, steps: list[int]
     recipe, source, _ = extended
     log = run_dir.with_suffix(".log")
     keys = {"data.sources": [f"lines:{source}"], "data.root": str(recipe.parent / "data"), "run_dir": str(run_dir)}
-    words = [sys.executable, str(Path(__file__).with_name("killed_run.py")), str(recipe), json.dumps(keys)]
+    words = [sys.executable, str(Path(__file__).parent.parent / "run" / "killed_run.py"), str(recipe), json.dumps(keys)]
     for step in steps:
-        assert start([*words, "step", str(step)], log).wait(120) == -signal.SIGKILL, log.read_text()[-3000:]
+        assert start([*words, "before_step", str(step)], log).wait(120) == -signal.SIGKILL, log.read_text()[-3000:]
     finish(command(recipe, source, run_dir), log)
     return resumed(log)
 
