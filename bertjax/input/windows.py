@@ -117,12 +117,12 @@ def _epoch_order(tokens: np.ndarray, edges: np.ndarray, shares: np.ndarray | Non
     reading = every_document(len(tokens)) if shares is None else mixed(edges, tokens, shares, seed, epoch)
     sizes, positions = tokens[reading.document], np.empty(len(reading))
     sources = np.searchsorted(edges, reading.document, side="right") - 1
-    keys = hash64(derive_key(seed, "parts", epoch), np.arange(len(edges) - 1)).tolist()
-    for source in np.unique(sources).tolist():
+    present = np.unique(sources)
+    for source, key in zip(present, hash64(derive_key(seed, "parts", epoch), present).tolist(), strict=True):
         (own,) = np.nonzero(sources == source)
-        own = own[permute(np.arange(len(own)), len(own), keys[source])]
+        own = own[permute(np.arange(len(own)), len(own), key)]
         ends = np.cumsum(sizes[own])
-        positions[own] = (ends - keys[source] / 2**64 * sizes[own]) / ends[-1]
+        positions[own] = (ends - key / 2**64 * sizes[own]) / ends[-1]
     order = np.argsort(positions, kind="stable")
     return Reading(reading.document[order], reading.copy[order])
 

@@ -163,6 +163,14 @@ def test_every_window_has_each_sources_share(tmp_path: Path, weights: tuple[floa
         assert (read < edge).mean() == pytest.approx(0.25 if weights else 0.75, abs=1.5 / 16)
 
 
+def test_a_store_without_named_sources_is_one_source(tmp_path: Path) -> None:
+    write_store(tmp_path / "s", {"train": [[[7] * 10] for _ in range(1_200)]}, TOKENIZER, documents_per_shard=100)
+    split = TokenStore.open(tmp_path / "s").split("train")
+    windows = batches_of(split, replace(SENTENCES, sources=("a",)))._epochs._windows
+    read = [windows.get(number).text.num_documents for number in range(windows.count)]
+    assert len(read) == 3 and sum(read) == 1_200 and split.num_sources == 0
+
+
 def test_neighbours_come_from_unrelated_parts(split: SplitView) -> None:
     batches = batches_of(split, PAIRS)
     numbers = np.concatenate([epoch_of(batches, epoch) for epoch in range(6)])
