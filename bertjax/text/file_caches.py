@@ -1,4 +1,4 @@
-"""What is remembered of the files of a text in `data.root`, such as their digests, for all machines that share it."""
+"""Caches about the files of a text in `data.root`, such as their digests, for all machines that share it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bertjax.text.sources.source import SourceFile
 THREADS = 4
 _MOST_BYTES = 1 << 30  # of a cache; 200 bytes a file
 _SETTLED_SECONDS = 2.0
-_BATCH_BYTES = 4 << 30  # of files whose digests are taken before they are written, and those of other machines read
+_BATCH_BYTES = 4 << 30  # of files; after a batch its digests are written, and other machines' are looked up
 
 
 def file_digests(files: Sequence[SourceFile], stamps: Sequence[tuple[int, ...]], folder: AnyPath) -> list[str]:
@@ -31,24 +31,21 @@ def file_digests(files: Sequence[SourceFile], stamps: Sequence[tuple[int, ...]],
     """
     keys = [_key(file, stamp) for file, stamp in zip(files, stamps, strict=True)]
     own = folder / f"{socket.gethostname()}.json"
-    cache = _all_caches(folder)
-    digests = [cache.get(key, "") for key in keys]
-    missing = [number for number, known in enumerate(digests) if not known]
+    digests, missing = [""] * len(files), list(range(len(files)))
     random.Random(f"{own} {os.getpid()}").shuffle(missing)
     with ThreadPoolExecutor(THREADS) as threads:
         while missing:
+            cache = _all_caches(folder)
+            for number in missing:
+                digests[number] = cache.get(keys[number], "")
+            missing = [number for number in missing if not digests[number]]
             size, batch = 0, []
             while missing and (size < _BATCH_BYTES or len(batch) < THREADS):
                 batch.append(missing.pop())
                 size += files[batch[-1]].size
-            for number, taken in zip(batch, threads.map(digest, [files[number] for number in batch]), strict=True):
-                digests[number] = taken
+            for number, sha256 in zip(batch, threads.map(digest, [files[number] for number in batch]), strict=True):
+                digests[number] = sha256
             extend_cache(own, read_cache(own), {keys[number]: digests[number] for number in batch if keys[number]})
-            if missing:
-                cache = _all_caches(folder)
-                for number in missing:
-                    digests[number] = cache.get(keys[number], "")
-                missing = [number for number in missing if not digests[number]]
     return digests
 
 

@@ -16,7 +16,7 @@ FILES, SIZE = 40, 100
 
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[SourceFile]:
-    """Files of which four are a batch."""
+    """Files, four of which fill a batch."""
     monkeypatch.setattr(file_caches, "_SETTLED_SECONDS", -1.0)
     monkeypatch.setattr(file_caches, "_BATCH_BYTES", 4 * SIZE)
     paths = [tmp_path / f"{number:02}.txt" for number in range(FILES)]
@@ -52,7 +52,7 @@ def test_machines_take_each_digest_once(
     as_machine("first", monkeypatch)
     first = take(files, tmp_path / "digests")
     assert first == second == [hashlib.sha256(Path(file.path).read_bytes()).hexdigest() for file in files]
-    assert len(taken) <= FILES + 4, "both take those of the third batch"
+    assert len(taken) <= FILES + 4, "both machines take the third batch"
     assert {path.name for path in (tmp_path / "digests").iterdir()} == {"first.json", "second.json"}
 
 
