@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from generated_corpus import write_corpus
-from tiny_runs import SIX_STEPS, digests, write_recipe
+from tiny_runs import SIX_STEPS, digests, tiny_config, write_recipe
 
 import bertjax
 from bertjax.__main__ import main
@@ -55,8 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def configured(folder: Path, run: str) -> Config:
-    where = {"data.sources": (f"lines:{folder / 'corpus.txt'}",), "data.root": str(folder / "data")}
-    return bertjax.recipe(folder / "tiny_recipe.py", STEPS | where | {"run_dir": str(folder / run)})
+    return tiny_config(folder, run, STEPS)
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ def xla_flags(devices: int, quick: bool = True) -> str:
 
 @contextlib.contextmanager
 def on_devices(count: int) -> Iterator[None]:
-    """As on a machine with only so many devices."""
+    """Use JAX as on a machine with `count` devices."""
     import jax
 
     first = jax.devices()[:count]

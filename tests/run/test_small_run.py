@@ -16,7 +16,7 @@ import numpy as np
 import optax
 import pytest
 from generated_corpus import write_corpus
-from tiny_runs import SIX_STEPS, digests, write_recipe
+from tiny_runs import SIX_STEPS, digests, tiny_config, write_recipe
 
 import bertjax
 from bertjax.__main__ import main
@@ -48,8 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pretrain(
     folder: Path, run: str, *callbacks: bertjax.Callback, log: tuple[str, ...] = (), **keys: Any
 ) -> PretrainResult:
-    where = {"data.sources": (f"lines:{folder / 'corpus.txt'}",), "data.root": str(folder / "data")}
-    config = bertjax.recipe(folder / "tiny_recipe.py", SIX_STEPS | KEPT | where | {"run_dir": str(folder / run)} | keys)
+    config = tiny_config(folder, run, SIX_STEPS | KEPT | keys)
     return bertjax.pretrain(replace(config, log=log), callbacks=callbacks)
 
 

@@ -8,10 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from several_processes import surroundings, zygote
 
+import bertjax
+from bertjax.config import Config
 from bertjax.run.checkpoint import DIRECTORY, read_metadata
 
 RECIPE = """
@@ -45,6 +49,12 @@ def write_recipe(folder: Path) -> Path:
     path = folder / "tiny_recipe.py"
     path.write_text(RECIPE)
     return path
+
+
+def tiny_config(folder: Path, run: str, keys: Mapping[str, Any]) -> Config:
+    """The config of a run in a folder that has `write_recipe`'s recipe and a corpus.txt."""
+    where = {"data.sources": (f"lines:{folder / 'corpus.txt'}",), "data.root": str(folder / "data")}
+    return bertjax.recipe(folder / "tiny_recipe.py", {**keys, **where, "run_dir": str(folder / run)})
 
 
 def command(recipe: Path, source: Path, run_dir: Path, *overrides: str) -> list[str]:
