@@ -177,8 +177,8 @@ def get_positives(names: Sequence[str]) -> list[Positive]:
 def read_pairs(sources: Sequence[str], positives: Sequence[str], notify: Notify) -> list[TextExample]:
     """Make pairs of the documents of sources, such as `text:books/*.txt`, in order.
 
-    Of more than `MOST_PAIRS` so many are drawn, the same every time. Raises ValueError for a source without text, as
-    its reader does for damaged files, and if the rules `positives` make fewer than two pairs.
+    If there are more than `MOST_PAIRS`, that many are drawn, the same every time. Raises ValueError for a source
+    without text, as its reader does for damaged files, and if the rules `positives` make fewer than two pairs.
     """
     rules = get_positives(positives)
     parsed = parse_sources(sources)
