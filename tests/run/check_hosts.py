@@ -12,6 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parent.parent / "training"))
+
 from fake_devices import xla_flags
 
 # Before the modules that import JAX, and as the tests have it.
