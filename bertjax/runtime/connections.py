@@ -255,11 +255,14 @@ class Meeting:
     lines: dict[int, Line] = field(default_factory=dict)
 
 
+STOPPED_EARLY = "stopped before the first step; prepared text is kept. To continue, run the same command again."
+
+
 class Stopped(KeyboardInterrupt):
     """A signal stopped one of the processes while no unsaved work was in progress."""
 
-    def __init__(self, number: int, message: str = "") -> None:
-        super().__init__(message or "stopped before the first step; prepared text is kept")
+    def __init__(self, number: int, message: str = STOPPED_EARLY) -> None:
+        super().__init__(message)
         self.signal = signal.Signals(number)
 
     @property

@@ -28,6 +28,7 @@ from contextlib import contextmanager
 
 from bertjax.runtime.connections import (
     EXIT_CODES,
+    STOPPED_EARLY,
     Contribution,
     Decision,
     Failed,
@@ -170,7 +171,7 @@ class Heartbeat:
         self._end, self._unwind = end, unwind
         self._clock, self._beat = clock, beat
         self.stop_signal: signal.Signals | None = None  # the signal that a process received
-        self.at_rest = "stopped before the first step; prepared text is kept"
+        self.at_rest = STOPPED_EARLY
         self.unwinding = False  # the main thread is to raise Stopped when it sees a signal
         self._changed = threading.Condition()
         self._gathering: dict[int, dict[int, Contribution]] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bertjax.model.parameters import named_arrays
 from bertjax.run.callbacks import Callback, Figures
+from bertjax.runtime.connections import STOPPED_EARLY
 from bertjax.storage.progress import SIGNS
 from bertjax.training.digest import compile_ahead
 
@@ -19,8 +20,8 @@ class Save(Callback):
         """Record that all steps are saved: a signal now, or while the next step is compiled, ends the run at once."""
         run = self.run
         self._wait()
-        moment = f"at step {run.step:,}, which is saved" if run.step else "before the first step; prepared text is kept"
-        run.processes.rest(f"stopped {moment}. To continue, run the same command again.")
+        saved = f"stopped at step {run.step:,}, which is saved. To continue, run the same command again."
+        run.processes.rest(saved if run.step else STOPPED_EARLY)
 
     def after_step(self, step: int) -> None:
         if not self._is_compiled:
