@@ -23,9 +23,9 @@ Output = TypeVar("Output")
 def recomputed(function: Callable[Inputs, Output], static: tuple[int, ...] = ()) -> Callable[Inputs, Output]:
     """Keep only the inputs of a function for the backward pass, and recompute its intermediate values there.
 
-    For element-wise arithmetic, which takes less time than writing and reading its intermediate values, and for a
-    product at the end of such arithmetic: no gradient needs the product, so it is computed once. `static` are the
-    positions of arguments that are not arrays.
+    For norms and element-wise arithmetic, which take less time than writing and reading their values, and for a product
+    that follows them: no gradient needs it, so it is computed once. `static` are the positions of arguments that are
+    not arrays.
     """
     # prevent_cse is for straight-line code; the backward pass of a scan is a separate loop, with nothing to merge.
     return jax.checkpoint(function, prevent_cse=False, static_argnums=static)
@@ -137,14 +137,17 @@ class FeedForward(nnx.Module):
         self.activation = config.hidden_act
 
     def __call__(self, x_BLD: jax.Array) -> jax.Array:
-        if not self.gated:
-            return _activated(self._inner(self.intermediate(x_BLD)), None, self.output, self.activation)
-        # Two products: a TPU computes the gradients of the halves inside those that follow, and does not join them.
-        gate, gated = map(self._inner, self.intermediate.products(x_BLD))
-        return _activated(gate, gated, self.output, self.activation)
+        return self.contract(*self.expand(x_BLD))
 
-    def _inner(self, h_BLF: jax.Array) -> jax.Array:
-        return constrain(h_BLF, "act_batch", "act_length", "act_mlp")
+    def expand(self, x_BLD: jax.Array) -> tuple[jax.Array, ...]:
+        """The input of the activation and, with `mlp` glu, what its result is multiplied by: [B, L, F] each."""
+        # Two products: a TPU computes the gradients of the halves inside those that follow, and does not join them.
+        parts = self.intermediate.products(x_BLD) if self.gated else (self.intermediate(x_BLD),)
+        return tuple(constrain(part, "act_batch", "act_length", "act_mlp") for part in parts)
+
+    def contract(self, h_BLF: jax.Array, gated_BLF: jax.Array | None = None) -> jax.Array:
+        """Activate what `expand` returns, and project it back to the width of the network."""
+        return _activated(h_BLF, gated_BLF, self.output, self.activation)
 
 
 @partial(recomputed, static=(3,))

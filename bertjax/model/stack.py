@@ -17,7 +17,7 @@ from bertjax.model.attention.kernels import FUSED_ATTENTION
 from bertjax.model.attention.self_attention import LayerInputs, SelfAttention, layer_windows
 from bertjax.model.convolution import Convolution
 from bertjax.model.dropout import ATTENTION_OUTPUT, MLP_OUTPUT, dropout
-from bertjax.model.layers import FeedForward, LayerNorm
+from bertjax.model.layers import FeedForward, LayerNorm, recomputed
 from bertjax.model.products import PRODUCT, unstack
 from bertjax.parallel.gathering import gather_layer
 from bertjax.parallel.sharding import constrain
@@ -48,18 +48,25 @@ class Layer(nnx.Module):
     def __call__(self, x_BLD: jax.Array, inputs: LayerInputs, queries_BLD: jax.Array | None = None) -> jax.Array:
         """The next layer's input; `queries_BLD` replaces x in the queries and in the residual connection."""
         layer_input, keys = x_BLD, inputs.dropout_keys
-        attended = self.attention(self.attention_input(x_BLD), inputs, queries_BLD)
+        attended = self.attention(x_BLD, inputs, queries_BLD, self.attention_input)
         residual = x_BLD if queries_BLD is None else queries_BLD
         x_BLD = residual + self._divided(dropout(attended, keys, ATTENTION_OUTPUT, self.dropout_rate))
-        if self.pre:
-            x_BLD += self._divided(dropout(self.mlp(self.mlp_norm(x_BLD)), keys, MLP_OUTPUT, self.dropout_rate))
-        else:
-            assert self.attention_norm is not None, "a layer without this norm has its norms in front"
-            x_BLD = self.attention_norm(x_BLD)
-            x_BLD = self.mlp_norm(x_BLD + dropout(self.mlp(x_BLD), keys, MLP_OUTPUT, self.dropout_rate))
+        # A norm and the product that follows are one function, so that the backward pass keeps no normalised x.
+        residual, expanded = recomputed(self._expanded)(x_BLD)
+        x_BLD = residual + self._divided(dropout(self.mlp.contract(*expanded), keys, MLP_OUTPUT, self.dropout_rate))
+        if not self.pre:
+            x_BLD = self.mlp_norm(x_BLD)
         if self.convolution is not None:
             x_BLD = self.convolution(layer_input, x_BLD, inputs.sequence_ids, keys)
         return constrain(x_BLD, "act_batch", "act_length", "act_embed")
+
+    def _expanded(self, x_BLD: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+        """The residual of the second half, and the input of its activation."""
+        if self.pre:
+            return x_BLD, self.mlp.expand(self.mlp_norm(x_BLD))
+        assert self.attention_norm is not None, "a layer without this norm has its norms in front"
+        x_BLD = self.attention_norm(x_BLD)
+        return x_BLD, self.mlp.expand(x_BLD)
 
     def _divided(self, branch_BLD: jax.Array) -> jax.Array:
         """A branch as it is added to the residual stream (`residual_depth`)."""

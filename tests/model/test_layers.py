@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -84,21 +86,28 @@ def test_the_gradients_of_a_norm_are_sums_over_all_rows_at_once(rows: int) -> No
     assert sums.count(("16", "0, 1")) == 2 and ("1,16", "1,") not in sums
 
 
-@pytest.mark.parametrize("policy", REMAT_POLICIES)
-def test_dots_keeps_what_each_product_makes_and_full_nothing(policy: str) -> None:
-    config = ModelConfig(vocab_size=32, hidden_size=16, num_attention_heads=2, intermediate_size=64)
+def kept_shapes(remat: str, **model: Any) -> Counter[tuple[int, ...]]:
+    """The shapes [3, 5, ...] that a layer of width 16 keeps for its backward pass, besides its input."""
+    config = ModelConfig(vocab_size=32, hidden_size=16, num_attention_heads=2, intermediate_size=64, **model)
     graphdef, weights = nnx.split(nnx.eval_shape(lambda: Layer(config, rngs=nnx.Rngs(0))))
     x_BLD, ids_BL = jax.ShapeDtypeStruct((3, 5, 16), jnp.float32), jnp.ones((3, 5), jnp.int32)
 
     def layer(weights: nnx.State, x_BLD: jax.Array) -> jax.Array:
         return nnx.merge(graphdef, weights)(x_BLD, LayerInputs(ids_BL, packed=False))
 
-    remade = jax.checkpoint(layer, policy=REMAT_POLICIES[policy])
-    _, gradient = jax.eval_shape(lambda *inputs: jax.vjp(remade, *inputs), weights, x_BLD)
-    given = [x.shape for x in jax.tree.leaves((weights, x_BLD, ids_BL))]
-    kept = [x.shape for x in jax.tree.leaves(gradient)]
-    for shape in given:
-        if shape in kept:
-            kept.remove(shape)
+    run = layer if remat == "none" else jax.checkpoint(layer, policy=REMAT_POLICIES[remat])
+    _, gradient = jax.eval_shape(lambda *inputs: jax.vjp(run, *inputs), weights, x_BLD)
+    kept = Counter(x.shape for x in jax.tree.leaves(gradient) if x.shape[:2] == (3, 5) and x.ndim > 2)
+    return kept - Counter([x_BLD.shape])
+
+
+@pytest.mark.parametrize("policy", REMAT_POLICIES)
+def test_dots_keeps_what_each_product_makes_and_full_nothing(policy: str) -> None:
     made = {"dots": [(3, 5, 3, 2, 8), (3, 5, 16), (3, 5, 16), (3, 5, 64)], "full": []}  # q k v, output, output, h
-    assert sorted(kept) == sorted(made[policy])
+    assert kept_shapes(policy) == Counter(made[policy])
+
+
+@pytest.mark.parametrize(("norm_place", "sums"), [("post", 2), ("pre", 1)])
+def test_no_normalised_value_is_kept(norm_place: str, sums: int) -> None:
+    """Of the width of the network: the output of attention, and each sum that a norm of this layer reads."""
+    assert kept_shapes("none", norm_place=norm_place)[3, 5, 16] == 1 + sums

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -18,7 +19,7 @@ from bertjax.model.attention.relative import DistanceProjections, disentangled_a
 from bertjax.model.attention.sparse import Pattern
 from bertjax.model.attention.windows import GlobalTokens, global_attention, take_tokens
 from bertjax.model.dropout import fold
-from bertjax.model.layers import LayerNorm
+from bertjax.model.layers import LayerNorm, recomputed
 from bertjax.model.parameters import weight, zeros
 from bertjax.model.products import plus_bias, product, unstack
 from bertjax.parallel.sharding import constrain, devices_along, rows_are_whole
@@ -66,6 +67,11 @@ def project(x_BLD: jax.Array, *projections: Projection, joined: bool = False) ->
         y = plus_bias(y, jnp.stack(biases).reshape(len(biases), *out))
     parts = [part.reshape(*part.shape[:2], *heads) for part in unstack(y, axis=2)]
     return tuple(constrain(part, "act_batch", "act_length", "act_heads", "head_dim") for part in parts)
+
+
+def unchanged(x_BLD: jax.Array) -> jax.Array:
+    """x, where no norm is in front of attention."""
+    return x_BLD
 
 
 def for_each_query(x_BLGK: jax.Array, heads: int) -> jax.Array:
@@ -165,9 +171,15 @@ class SelfAttention(nnx.Module):
         self.causal, self.config = config.causal, config
         self.slopes = alibi_slopes(config.num_attention_heads) if config.position_embedding == "alibi" else ()
 
-    def __call__(self, x_BLD: jax.Array, inputs: LayerInputs, queries_BLD: jax.Array | None = None) -> jax.Array:
-        """The output of attention; queries are made of `queries_BLD` instead of x where it is given."""
-        q, k, v = (with_whole_rows(part) for part in self.projected(x_BLD, inputs, queries_BLD))
+    def __call__(
+        self,
+        x_BLD: jax.Array,
+        inputs: LayerInputs,
+        queries_BLD: jax.Array | None = None,
+        norm: Callable[[jax.Array], jax.Array] = unchanged,
+    ) -> jax.Array:
+        """The output of attention on norm(x); queries are made of `queries_BLD` instead where it is given."""
+        q, k, v = (with_whole_rows(part) for part in self.projected(x_BLD, inputs, queries_BLD, norm))
         sequence_ids, keys, pattern = inputs.sequence_ids, inputs.dropout_keys, inputs.pattern
         if inputs.distances is not None:
             distances = self._projected_distances(inputs.distances)
@@ -187,7 +199,7 @@ class SelfAttention(nnx.Module):
         elif pattern is not None and pattern.tokens is not None:
             attended = global_attention(
                 (q, k, v),
-                self._projected_globals(x_BLD, q, k, v, pattern.tokens),
+                self._projected_globals(norm(x_BLD), q, k, v, pattern.tokens),
                 sequence_ids,
                 pattern.tokens,
                 keys,
@@ -212,17 +224,25 @@ class SelfAttention(nnx.Module):
         return self.output(with_own_tokens(attended, self.config.num_attention_heads))
 
     def projected(
-        self, x_BLD: jax.Array, inputs: LayerInputs, queries_BLD: jax.Array | None = None
+        self,
+        x_BLD: jax.Array,
+        inputs: LayerInputs,
+        queries_BLD: jax.Array | None = None,
+        norm: Callable[[jax.Array], jax.Array] = unchanged,
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Queries and keys, rotated where positions are, and values: [B, L, H, K] each.
+        """Queries and keys, rotated where positions are, and values, of norm(x): [B, L, H, K] each.
 
         Keys and values of grouped queries are repeated, so that every backend supports them.
         """
         if queries_BLD is None:
             joined = inputs.backend in JOINED_HEADS
-            q, k, v = project(x_BLD, self.query, self.key, self.value, joined=joined)
+
+            def projections(x_BLD: jax.Array) -> tuple[jax.Array, ...]:
+                return project(norm(x_BLD), self.query, self.key, self.value, joined=joined)
+
+            q, k, v = recomputed(projections)(x_BLD)
         else:
-            (q,), (k, v) = project(queries_BLD, self.query), project(x_BLD, self.key, self.value)
+            (q,), (k, v) = project(queries_BLD, self.query), project(norm(x_BLD), self.key, self.value)
         q, k = self._with_positions(q, k, inputs)
         return q, for_each_query(k, q.shape[2]), for_each_query(v, q.shape[2])
 
