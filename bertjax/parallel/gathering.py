@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import jax
@@ -10,6 +11,7 @@ from flax import nnx
 from jax.sharding import AbstractMesh, Mesh
 from jax.sharding import PartitionSpec as P
 
+from bertjax.parallel import tpu
 from bertjax.parallel.mesh import BATCH_AXES
 from bertjax.parallel.sharding import is_names, logical_axes, spec
 
@@ -55,7 +57,7 @@ def gather_layer(layer: Module, dtype: str) -> Module:
         return x.astype(dtype) if "fsdp" in axes else x
 
     def scattered(g: jax.Array, axes: P) -> jax.Array:
-        return sum_and_scatter(g, axes) if "fsdp" in axes else g
+        return sum_and_scatter(g, axes, stacked=False) if "fsdp" in axes else g
 
     @jax.custom_vjp
     def whole(params: Any) -> Any:
@@ -69,9 +71,15 @@ def gather_layer(layer: Module, dtype: str) -> Module:
     return nnx.merge(graphdef, nnx.State(whole(nnx.to_pure_dict(state))))
 
 
-def sum_and_scatter(gradient: jax.Array, axes: P) -> jax.Array:
-    """Sum a gradient over `fsdp` and keep this device's shard of it, along the dim that `fsdp` splits."""
-    return jax.lax.psum_scatter(gradient, "fsdp", scatter_dimension=_dim(axes), tiled=True)
+def sum_and_scatter(gradient: jax.Array, axes: P, stacked: bool) -> jax.Array:
+    """Sum a gradient over `fsdp` and keep this device's shard of it, along the dim that `fsdp` splits.
+
+    `stacked`: it is of a stack of layers, and its first dim is the layer.
+    """
+    dim = _dim(axes)
+    scatter = partial(jax.lax.psum_scatter, axis_name="fsdp", scatter_dimension=dim, tiled=True)
+    on_tpu = partial(tpu.sum_and_scatter, axis="fsdp", dim=dim, stacked=stacked)
+    return jax.lax.platform_dependent(gradient, tpu=on_tpu, default=scatter)
 
 
 def per_tensor_shard(exchange: Callable[[Any], Any], tree: Any, logical_axes: Any, mesh: Mesh | AbstractMesh) -> Any:

@@ -61,7 +61,7 @@ def reduce_gradients(grads: Params, blueprint: Blueprint) -> Params:
         summed = several
         if "fsdp" in axes and "fsdp" in several:
             if stacks_are_whole or not is_stacked(names):
-                g = sum_and_scatter(g, axes)
+                g = sum_and_scatter(g, axes, is_stacked(names))
             summed = several - {"fsdp"}
         return jax.lax.psum(g, tuple(sorted(summed))) if summed else g
 
