@@ -219,9 +219,9 @@ class Processes(Agreement):
         code = getattr(error, "exit_code", FAILED)
         try:
             # The loss of another process may have caused this error, whatever its class. Then the listening thread
-            # reports the loss.
+            # reports the loss: at once if the process ended, later if it is silent, which only JAX waits for.
             is_jax_error = isinstance(error, jax.errors.JaxRuntimeError)
-            time.sleep(self._hosts.heartbeat_seconds if is_jax_error else _HEAR_SECONDS)
+            time.sleep(_HEAR_SECONDS + (self._heartbeat.longest_silence() if is_jax_error else 0))
             self._heartbeat.fail(message, code)
             self._print(message)
         finally:
