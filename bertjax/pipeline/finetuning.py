@@ -150,9 +150,9 @@ def finetune(request: TaskRequest, *, callbacks: Sequence[Callback] = (), ends_p
     """
     # 1. Refuse what cannot work. Processes must join before the model is read, which uses devices, and the whole config
     # needs the model; this one is enough to join.
-    early = request.change(
-        FinetuneConfig(task=TaskConfig(**request.task), distillation=DistillationConfig(teacher=request.teacher))
-    )
+    given = FinetuneConfig(task=TaskConfig(**request.task), distillation=DistillationConfig(teacher=request.teacher))
+    early = request.change(given)
+    _check_given_once(request, given, early)
     use_plugins(early.plugins)
     make_hooks(early)
     if early.training.budget:
@@ -198,6 +198,21 @@ def finetune(request: TaskRequest, *, callbacks: Sequence[Callback] = (), ends_p
     if exit_code:
         raise_stopped(exit_code, "stopped; to continue, run the same command again.")
     return FinetuneResult(tuple(summaries), tuple(exported))
+
+
+def _check_given_once(request: TaskRequest, given: FinetuneConfig, changed: FinetuneConfig) -> None:
+    """Raise ValueError for an option that the overrides of the config set as well."""
+    options = {
+        "learning_rate": ("optimizer", "learning_rate"),
+        "batch_size": ("training", "global_batch_size"),
+        "epochs": ("task", "epochs"),
+        "max_length": ("data", "sequence_length"),
+    }
+    named = set(request.tried) | ({"max_length"} if request.max_length is not None else set())
+    for option, (part, key) in options.items():
+        before, after = (getattr(getattr(config, part), key) for config in (given, changed))
+        if option in named and before != after:
+            raise ValueError(f"--{option.replace('_', '-')} and {part}.{key}={after} set the same; give one of them")
 
 
 def _check_distillation(request: TaskRequest, config: FinetuneConfig) -> None:

@@ -254,6 +254,16 @@ def test_finetune_runs_all_glue_tasks(encoder: Path, tmp_path: Path, capsys: pyt
         ("classification", ["--layer-decay", "0"], r"\(--layer-decay\) is 0.0; give a number above 0"),
         ("classification", ["--grid", "--learning-rate", "1e-5"], "--grid and --learning-rate 1e-05: give one of them"),
         (
+            "classification",
+            ["--learning-rate", "1e-5", "--optimizer.learning-rate", "2e-5"],
+            "--learning-rate and optimizer.learning_rate=2e-05 set the same; give one of them",
+        ),
+        (
+            "classification",
+            ["--max-length", "64", "--data.sequence-length", "32"],
+            "--max-length and data.sequence_length=32 set the same; give one of them",
+        ),
+        (
             "pairs",
             ["--text", "text", "label", "--training.grad-accum-steps", "2"],
             "the loss compares all pairs of a batch",
