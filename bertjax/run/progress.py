@@ -22,7 +22,8 @@ class Progress:
     On a terminal it is one live line, in a notebook a bar. Elsewhere (a log file, a pipe) a line is printed at a
     multiple of `every` units, as soon as an update brings the figures for it, but after the first at most one in
     `every_seconds`; without `every` after ten seconds and then when `every_seconds` have passed; and one at the end.
-    The ETA comes from the mean rate since the first update, so that start-up and compilation do not count in it.
+    The ETA comes from the mean rate since the first update, or the first after `restart`, so that start-up and
+    compilation do not count in it.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class Progress:
         initial: int = 0,
         every: int | None = None,
         every_seconds: float = LINE_EVERY,
+        units_left: Callable[[int], float] | None = None,
         pauses_left: Callable[[int], int] | None = None,
         pause_units: float = 0.0,
         stream: TextIO | None = None,
@@ -41,7 +43,8 @@ class Progress:
     ) -> None:
         """Start at `initial` of `total` units, None if unknown; there is no ETA then.
 
-        `pauses_left` says how many pauses (see `pause`) remain after a number of units; until one has
+        `units_left` says how many units remain after a number of them, each as long as the last one: where later units
+        take longer it says more than there are. `pauses_left` says how many pauses (see `pause`) remain; until one has
         been measured, it is taken to last as long as `pause_units` units.
         Nothing is written before the first update.
         """
@@ -53,6 +56,7 @@ class Progress:
         self._began, self._drawn = clock(), 0.0
         self._timer = LineTimer(self._began, NOTICEABLE if every is None else 0.0, every_seconds)
         self._first: tuple[int, float] | None = None
+        self._units_left = units_left or (lambda done: (total or 0) - done)
         self._pauses_left, self._pause_units = pauses_left, pause_units
         self._pauses: list[float] = []  # seconds of each
         self._paused = 0.0  # seconds of those since the first update
@@ -75,6 +79,10 @@ class Progress:
                 self._draw()
         elif self._due(before, message):
             self._print_line()
+
+    def restart(self) -> None:
+        """Measure the rate anew, from the next update on: the units that follow take another time."""
+        self._first, self._paused = None, 0.0
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
@@ -122,7 +130,7 @@ class Progress:
         if rate and (self._total is None or self._done < self._total):
             parts.append(f"{rate:,.3g} {self._unit}/s" if rate < 1000 else f"{rate:,.0f} {self._unit}/s")
         if rate and self._total is not None and self._done < self._total:
-            parts.append(f"ETA {duration((self._total - self._done) / rate + self._pauses_to_come(rate))}")
+            parts.append(f"ETA {duration(self._units_left(self._done) / rate + self._pauses_to_come(rate))}")
         return "  ".join([*parts, self._message] if self._message else parts)
 
     def _rate(self) -> float | None:

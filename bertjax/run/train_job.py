@@ -107,6 +107,7 @@ def train_job(
                         initial=start,
                         every=training.log_every,
                         every_seconds=seconds_between_lines(),
+                        units_left=functools.partial(steps_left, skipping.stages),
                         pauses_left=functools.partial(evaluations_left, skipping.stages),
                         pause_units=first.evaluation.batches * _EVALUATION / first.training.microbatches,
                         stream=stream,
@@ -170,6 +171,16 @@ def starting_state(job: Job, checkpoints: checkpoint.Checkpoints, say: Say, init
         make = jax.jit(lambda params: new_state(params, job.optimizer), out_shardings=blueprint.shardings)
         return make(params)
     return init_state(blueprint, config.model, job.optimizer, config.training.seed)
+
+
+def steps_left(stages: tuple[RunStage, ...], done: int) -> float:
+    """How many steps as long as that before step `done` would take as long as those that remain, by their FLOPs."""
+    costs = [
+        stage.flops_per_token * stage.training.global_batch_size * stage.stage.data.sequence_length for stage in stages
+    ]
+    current = next(cost for stage, cost in zip(stages, costs, strict=True) if done <= stage.stop)
+    remaining = [max(0, stage.stop - max(done, stage.start)) for stage in stages]
+    return sum(steps * cost for steps, cost in zip(remaining, costs, strict=True)) / current
 
 
 def evaluations_left(stages: tuple[RunStage, ...], done: int) -> int:

@@ -4,7 +4,11 @@ import io
 
 import pytest
 
+from bertjax.config import load_recipe
+from bertjax.run.job import RunStage
 from bertjax.run.progress import Progress, duration, long_run_warning, seconds_between_lines
+from bertjax.run.train_job import steps_left
+from bertjax.training.stages import make_stages
 
 
 class Clock:
@@ -69,6 +73,31 @@ def test_compilation_before_the_first_update_is_not_in_the_eta():
         clock.now += 1.0
         progress.update(message="")
     assert "ETA 1 min 29 s" in stream.getvalue()
+
+
+def test_a_stage_of_longer_steps_is_in_the_eta_before_and_after_it_begins():
+    """Ten steps of a second, a minute of compiling, ten of four seconds."""
+    clock, stream = Clock(), io.StringIO()
+    units_left = lambda done: 10 - done + 10 * 4 if done <= 10 else 20 - done  # noqa: E731
+    progress = Progress(20, "pretrain", stream=stream, clock=clock, every=5, every_seconds=1.0, units_left=units_left)
+    for done in range(1, 21):
+        if done in (1, 11):
+            progress.restart()
+            clock.now += 60.0
+        clock.now += 1.0 if done <= 10 else 4.0
+        progress.update(message="")
+    etas = [line.split("ETA ")[1].strip() for line in stream.getvalue().splitlines()[:-1]]
+    assert etas == ["45 s", "40 s", "20 s"]
+
+
+def test_steps_of_a_later_stage_count_by_their_flops():
+    stages = make_stages(load_recipe("bert_base"))  # 900,000 steps of 128 tokens, 100,000 of 512
+    run_stages = tuple(
+        RunStage(stage, None, None, None, flops) for stage, flops in zip(stages, (5.0, 6.0), strict=True)
+    )
+    assert steps_left(run_stages, 0) == 900_000 + 100_000 * 4 * 6 / 5
+    assert steps_left(run_stages, 900_000) == 100_000 * 4 * 6 / 5  # the last step was short
+    assert steps_left(run_stages, 900_001) == 99_999
 
 
 def test_host_work_is_throttled_by_time():

@@ -21,6 +21,7 @@ class ShowProgress(Callback):
 
     def on_stage(self) -> None:
         run, data = self.run, self.run.stage.data
+        run.progress.restart()
         description = f"rows of {data.sequence_length} tokens; data pipeline: {run.feed.engine}"
         run.progress.note(f"from step {run.step:,}: {description}; {COMPILING}")
         self._stepping.close()
