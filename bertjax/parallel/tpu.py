@@ -12,12 +12,12 @@ _LANES = 512  # that a vocabulary is padded to a multiple of
 
 
 def sum_and_scatter(x: jax.Array, axis: str, dim: int, stacked: bool) -> jax.Array:
-    """`jax.lax.psum_scatter` along a dim, whose pieces are concatenated, where a TPU would send twice as many bytes.
+    """`jax.lax.psum_scatter(x, axis, scatter_dimension=dim, tiled=True)` in a form that sends half as many bytes.
 
-    XLA sums an array whole on every device, and then cuts it, if it has four dims or one of a single element, if the
+    A TPU sums an array whole on every device, and then cuts it, if it has four dims or one of a single element, if the
     dim that is cut is the last in memory, and, on v5e and v5p, if the last one is no multiple of 256 or has a large
-    prime factor. Hence all dims but the first, with `stacked`, and the one that is cut are joined to one that follows
-    it, and a vocabulary is padded.
+    prime factor. Hence the other dims are joined behind the one that is cut, except the layers of a stack (`stacked`:
+    the first dim), and a vocabulary is padded.
     """
     layers, split = (x.shape[0] if stacked else 1), x.shape[dim]
     before, after = math.prod(x.shape[stacked:dim]), math.prod(x.shape[dim + 1 :])
