@@ -150,9 +150,9 @@ def finetune(request: TaskRequest, *, callbacks: Sequence[Callback] = (), ends_p
     """
     # 1. Refuse what cannot work. Processes must join before the model is read, which uses devices, and the whole config
     # needs the model; this one is enough to join.
-    given = FinetuneConfig(task=TaskConfig(**request.task), distillation=DistillationConfig(teacher=request.teacher))
-    early = request.change(given)
-    _check_given_once(request, given, early)
+    base = FinetuneConfig(task=TaskConfig(**request.task), distillation=DistillationConfig(teacher=request.teacher))
+    _check_set_once(request, base)
+    early = request.change(base)
     use_plugins(early.plugins)
     make_hooks(early)
     if early.training.budget:
@@ -200,19 +200,21 @@ def finetune(request: TaskRequest, *, callbacks: Sequence[Callback] = (), ends_p
     return FinetuneResult(tuple(summaries), tuple(exported))
 
 
-def _check_given_once(request: TaskRequest, given: FinetuneConfig, changed: FinetuneConfig) -> None:
-    """Raise ValueError for an option that the overrides of the config set as well."""
+def _check_set_once(request: TaskRequest, base: FinetuneConfig) -> None:
+    """Raise ValueError for an option that an override of the config sets as well."""
     options = {
-        "learning_rate": ("optimizer", "learning_rate"),
-        "batch_size": ("training", "global_batch_size"),
-        "epochs": ("task", "epochs"),
-        "max_length": ("data", "sequence_length"),
+        "--learning-rate": ("optimizer", "learning_rate", "learning_rate" in request.tried),
+        "--grid": ("optimizer", "learning_rate", request.grid),
+        "--batch-size": ("training", "global_batch_size", "batch_size" in request.tried),
+        "--epochs": ("task", "epochs", "epochs" in request.tried),
+        "--max-length": ("data", "sequence_length", request.max_length is not None),
     }
-    named = set(request.tried) | ({"max_length"} if request.max_length is not None else set())
-    for option, (part, key) in options.items():
-        before, after = (getattr(getattr(config, part), key) for config in (given, changed))
-        if option in named and before != after:
-            raise ValueError(f"--{option.replace('_', '-')} and {part}.{key}={after} set the same; give one of them")
+    for option, (part, key, is_given) in options.items():
+        # An override replaces a value that no one asks for.
+        unset = replace(base, **{part: replace(getattr(base, part), **{key: -1})})
+        value = getattr(getattr(request.change(unset), part), key)
+        if is_given and value != -1:
+            raise ValueError(f"{option} and {part}.{key}={value} set the same; give one of them")
 
 
 def _check_distillation(request: TaskRequest, config: FinetuneConfig) -> None:

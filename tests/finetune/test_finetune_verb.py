@@ -255,13 +255,18 @@ def test_finetune_runs_all_glue_tasks(encoder: Path, tmp_path: Path, capsys: pyt
         ("classification", ["--grid", "--learning-rate", "1e-5"], "--grid and --learning-rate 1e-05: give one of them"),
         (
             "classification",
-            ["--learning-rate", "1e-5", "--optimizer.learning-rate", "2e-5"],
-            "--learning-rate and optimizer.learning_rate=2e-05 set the same; give one of them",
+            ["--learning-rate", "1e-5", "--optimizer.learning-rate", "1e-4"],
+            "--learning-rate and optimizer.learning_rate=0.0001 set the same; give one of them",
         ),
         (
             "classification",
-            ["--max-length", "64", "--data.sequence-length", "32"],
-            "--max-length and data.sequence_length=32 set the same; give one of them",
+            ["--grid", "--optimizer.learning-rate", "2e-5"],
+            "--grid and optimizer.learning_rate=2e-05 set the same; give one of them",
+        ),
+        (
+            "classification",
+            ["--max-length", "64", "--data.sequence-length", "128"],
+            "--max-length and data.sequence_length=128 set the same; give one of them",
         ),
         (
             "pairs",
