@@ -23,9 +23,9 @@ Output = TypeVar("Output")
 def recomputed(function: Callable[Inputs, Output], static: tuple[int, ...] = ()) -> Callable[Inputs, Output]:
     """Keep only the inputs of a function for the backward pass, and recompute its intermediate values there.
 
-    For norms and element-wise arithmetic, which take less time than writing and reading their values, and for a product
-    that follows them: no gradient needs it, so it is computed once. `static` are the positions of arguments that are
-    not arrays.
+    For norms and element-wise arithmetic, where recomputing takes less time than writing and reading the values, and
+    for a product at the end: no gradient needs its result, so it is not recomputed. `static` are the positions of
+    arguments that are not arrays.
     """
     # prevent_cse is for straight-line code; the backward pass of a scan is a separate loop, with nothing to merge.
     return jax.checkpoint(function, prevent_cse=False, static_argnums=static)

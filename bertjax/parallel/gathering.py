@@ -74,7 +74,7 @@ def gather_layer(layer: Module, dtype: str) -> Module:
 def sum_and_scatter(gradient: jax.Array, axes: P, stacked: bool) -> jax.Array:
     """Sum a gradient over `fsdp` and keep this device's shard of it, along the dim that `fsdp` splits.
 
-    `stacked`: it is of a stack of layers, and its first dim is the layer.
+    `stacked`: the gradient belongs to a stack of layers, whose first dim is the layer.
     """
     dim = _dim(axes)
     scatter = partial(jax.lax.psum_scatter, axis_name="fsdp", scatter_dimension=dim, tiled=True)

@@ -86,7 +86,7 @@ def test_the_gradients_of_a_norm_are_sums_over_all_rows_at_once(rows: int) -> No
     assert sums.count(("16", "0, 1")) == 2 and ("1,16", "1,") not in sums
 
 
-def kept_shapes(remat: str, **model: Any) -> Counter[tuple[int, ...]]:
+def residual_shapes(remat: str, **model: Any) -> Counter[tuple[int, ...]]:
     """The shapes [3, 5, ...] that a layer of width 16 keeps for its backward pass, besides its input."""
     config = ModelConfig(vocab_size=32, hidden_size=16, num_attention_heads=2, intermediate_size=64, **model)
     graphdef, weights = nnx.split(nnx.eval_shape(lambda: Layer(config, rngs=nnx.Rngs(0))))
@@ -104,10 +104,10 @@ def kept_shapes(remat: str, **model: Any) -> Counter[tuple[int, ...]]:
 @pytest.mark.parametrize("policy", REMAT_POLICIES)
 def test_dots_keeps_what_each_product_makes_and_full_nothing(policy: str) -> None:
     made = {"dots": [(3, 5, 3, 2, 8), (3, 5, 16), (3, 5, 16), (3, 5, 64)], "full": []}  # q k v, output, output, h
-    assert kept_shapes(policy) == Counter(made[policy])
+    assert residual_shapes(policy) == Counter(made[policy])
 
 
 @pytest.mark.parametrize(("norm_place", "sums"), [("post", 2), ("pre", 1)])
-def test_no_normalised_value_is_kept(norm_place: str, sums: int) -> None:
+def test_layer_keeps_no_normalised_values(norm_place: str, sums: int) -> None:
     """Of the width of the network: the output of attention, and each sum that a norm of this layer reads."""
-    assert kept_shapes("none", norm_place=norm_place)[3, 5, 16] == 1 + sums
+    assert residual_shapes("none", norm_place=norm_place)[3, 5, 16] == 1 + sums
