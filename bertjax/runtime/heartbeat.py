@@ -55,7 +55,7 @@ _REMEMBERED_UNITS = 99  # of which the usual duration is the median
 _BEAT_SECONDS = 1.0  # between two heartbeats
 _UNWIND_SECONDS = 5.0  # for the main thread to end by itself, before the process is ended
 _FAREWELL_SECONDS = 2.0  # for the last message to arrive
-_PATIENCE_AT_REST = 3  # times the heartbeat: preparation and compilation can keep a thread from sending
+PATIENCE_AT_REST = 3  # times the heartbeat: preparation and compilation can keep a thread from sending
 
 Clock = Callable[[], float]
 
@@ -250,10 +250,6 @@ class Heartbeat:
         """The exit code of a process that received a request to stop; 0 before that."""
         return EXIT_CODES[self.stop_signal] if self.stop_signal is not None else 0
 
-    def longest_silence(self) -> float:
-        """Seconds of silence after which a process that is where this one is counts as lost."""
-        return self._longest_silence(bool(self.agreement.progress().activity))
-
     def _stay(self, seconds: float) -> None:
         """Process 0 ends last: when its connections close, the others must have read why."""
         deadline = self._clock() + seconds
@@ -401,14 +397,12 @@ class Heartbeat:
             self.unwinding = True
             self._unwind()
 
-    def _longest_silence(self, is_working: bool) -> float:
-        return self._patience * (1 if is_working else _PATIENCE_AT_REST)
-
     def _look_for_silence(self) -> None:
         now = self._clock()
         for number, heard in self._heard.items():
-            is_working = number in self._progress and bool(self._progress[number].activity)
-            if number not in self._gone and not self._ending and now - heard > self._longest_silence(is_working):
+            is_working = number in self._progress and self._progress[number].activity
+            patience = self._patience * (1 if is_working else PATIENCE_AT_REST)
+            if number not in self._gone and not self._ending and now - heard > patience:
                 self._lose(number, f"it sent nothing for {now - heard:.0f} s")
 
     def _look_for_hang(self) -> None:

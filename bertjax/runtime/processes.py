@@ -18,7 +18,7 @@ import jax
 from bertjax.config import HostsConfig
 from bertjax.runtime.clusters import ProcessInfo, find_process, split_address
 from bertjax.runtime.connections import EXIT_CODES, Meeting, Stopped, avoid_proxies, open_relay, rendezvous
-from bertjax.runtime.heartbeat import FAILED, Agreement, Heartbeat
+from bertjax.runtime.heartbeat import FAILED, PATIENCE_AT_REST, Agreement, Heartbeat
 from bertjax.runtime.host_memory import keep_freed_memory
 from bertjax.storage.open_files import raise_open_file_limit
 from bertjax.storage.terminal import first_names
@@ -219,9 +219,10 @@ class Processes(Agreement):
         code = getattr(error, "exit_code", FAILED)
         try:
             # The loss of another process may have caused this error, whatever its class. Then the listening thread
-            # reports the loss: at once if the process ended, later if it is silent, which only JAX waits for.
+            # reports the loss: a closed connection at once, a silent process after its patience, and gloo may fail
+            # before that.
             is_jax_error = isinstance(error, jax.errors.JaxRuntimeError)
-            time.sleep(_HEAR_SECONDS + (self._heartbeat.longest_silence() if is_jax_error else 0))
+            time.sleep(_HEAR_SECONDS + (PATIENCE_AT_REST * self._hosts.heartbeat_seconds if is_jax_error else 0))
             self._heartbeat.fail(message, code)
             self._print(message)
         finally:

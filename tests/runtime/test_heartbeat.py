@@ -140,14 +140,6 @@ def test_a_silent_process_is_lost() -> None:
         assert crew.clock.now > 3 * PATIENCE  # at rest it is three times as patient
 
 
-def test_a_process_knows_how_long_others_may_be_silent() -> None:
-    """An error of JAX waits so long, since another process that stopped can be its cause."""
-    with make_crew(2, PATIENCE) as crew:
-        assert crew.heartbeats[1].longest_silence() == 3 * PATIENCE
-        crew.agreements[1].begin_unit()
-        assert crew.heartbeats[1].longest_silence() == PATIENCE
-
-
 @pytest.mark.parametrize("code", [FAILED, 2])
 def test_an_error_of_one_ends_all(code: int) -> None:
     with make_crew(3) as crew:
