@@ -51,13 +51,7 @@ def describe(job: Job, data: Sequence[str]) -> str:
 
 def _describe_cost(job: Job) -> str:
     """The FLOPs of all steps, and the least time that they take."""
-    flops = sum(
-        (stage.stop - stage.start)
-        * stage.training.global_batch_size
-        * stage.data.sequence_length
-        * stage.flops_per_token
-        for stage in job.stages
-    )
+    flops = sum((stage.stop - stage.start) * stage.flops_per_step for stage in job.stages)
     peak = job.peak.flops * job.mesh.devices.size
     return f"{flops:.2g} FLOP" + (f", at least {duration(flops / peak)} at the peak" if peak else "")
 

@@ -84,6 +84,11 @@ class RunStage:
         return self.stage.training
 
     @property
+    def flops_per_step(self) -> float:
+        """FLOPs of a step over all devices, padding included."""
+        return self.flops_per_token * self.training.global_batch_size * self.data.sequence_length
+
+    @property
     def size(self) -> str:
         """The size of a step, for messages."""
         return (

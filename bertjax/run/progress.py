@@ -43,9 +43,9 @@ class Progress:
     ) -> None:
         """Start at `initial` of `total` units, None if unknown; there is no ETA then.
 
-        `units_left` says how many units remain after a number of them, each as long as the last one: where later units
-        take longer it says more than there are. `pauses_left` says how many pauses (see `pause`) remain; until one has
-        been measured, it is taken to last as long as `pause_units` units.
+        `units_left` returns the work that remains after a number of units, in units of the current length.
+        `pauses_left` returns the number of pauses (see `pause`) that remain; until one is measured, it counts as
+        `pause_units` units.
         Nothing is written before the first update.
         """
         self._total, self._done, self._description, self._unit = total, initial, description, unit
@@ -81,7 +81,7 @@ class Progress:
             self._print_line()
 
     def restart(self) -> None:
-        """Measure the rate anew, from the next update on: the units that follow take another time."""
+        """Measure the rate anew from the next update on, because the next units take a different time."""
         self._first, self._paused = None, 0.0
 
     @contextlib.contextmanager

@@ -174,13 +174,10 @@ def starting_state(job: Job, checkpoints: checkpoint.Checkpoints, say: Say, init
 
 
 def steps_left(stages: tuple[RunStage, ...], done: int) -> float:
-    """How many steps as long as that before step `done` would take as long as those that remain, by their FLOPs."""
-    costs = [
-        stage.flops_per_token * stage.training.global_batch_size * stage.stage.data.sequence_length for stage in stages
-    ]
-    current = next(cost for stage, cost in zip(stages, costs, strict=True) if done <= stage.stop)
-    remaining = [max(0, stage.stop - max(done, stage.start)) for stage in stages]
-    return sum(steps * cost for steps, cost in zip(remaining, costs, strict=True)) / current
+    """The work that remains after `done` steps, by its FLOPs, in steps of the stage of the last one."""
+    current = next(stage for stage in stages if done <= stage.stop)
+    work = sum(max(0, stage.stop - max(done, stage.start)) * stage.flops_per_step for stage in stages)
+    return work / current.flops_per_step
 
 
 def evaluations_left(stages: tuple[RunStage, ...], done: int) -> int:

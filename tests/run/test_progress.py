@@ -75,7 +75,7 @@ def test_compilation_before_the_first_update_is_not_in_the_eta():
     assert "ETA 1 min 29 s" in stream.getvalue()
 
 
-def test_a_stage_of_longer_steps_is_in_the_eta_before_and_after_it_begins():
+def test_eta_includes_later_stages_with_longer_steps():
     """Ten steps of a second, a minute of compiling, ten of four seconds."""
     clock, stream = Clock(), io.StringIO()
     units_left = lambda done: 10 - done + 10 * 4 if done <= 10 else 20 - done  # noqa: E731
@@ -90,7 +90,7 @@ def test_a_stage_of_longer_steps_is_in_the_eta_before_and_after_it_begins():
     assert etas == ["45 s", "40 s", "20 s"]
 
 
-def test_steps_of_a_later_stage_count_by_their_flops():
+def test_steps_left_weights_stages_by_flops():
     stages = make_stages(load_recipe("bert_base"))  # 900,000 steps of 128 tokens, 100,000 of 512
     run_stages = tuple(
         RunStage(stage, None, None, None, flops) for stage, flops in zip(stages, (5.0, 6.0), strict=True)
