@@ -49,6 +49,7 @@ def test_the_table_has_every_outcome(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert (tmp_path / "fine.log").read_text() == "done\n"
     last = json.loads((tmp_path / "last.json").read_text())
     assert {name: last[name]["verdict"] for name in last} == {"fine": "passed", "wrong": "failed", "absent": "not run"}
+    assert last["wrong"]["remark"] == ""  # no path of this machine
     assert long.main(["fine"], (FINE,), tmp_path, tmp_path / "last.json") == 0
     assert set(json.loads((tmp_path / "last.json").read_text())) == {"fine", "wrong", "absent"}
 
