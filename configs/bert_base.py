@@ -7,7 +7,7 @@ Text: English Wikipedia and books. BooksCorpus, which the paper used, is no long
     'wikiextractor:wiki/**/*' in place of the tfds source.
 Expected: a held-out perplexity of 3.99 (paper, table 6), a loss of 1.38; GLUE test average 79.6, SQuAD 1.1 F1 88.5.
 Cost: 109,482,240 parameters; 4.3e10 tokens, 2.4e19 FLOP: 4 days on the paper's 16 TPU v2 chips; compiled for 8 H100 at
-    least 4.3 hours, and for 16 v5e 3.5 (`launch/plans.md`). If memory is short:
+    least 4.3 hours, and for 16 v5e 3.0 (`launch/plans.md`). If memory is short:
     --training.grad-accum-steps 4, --execution.remat dots.
 Command: bertjax pretrain bert_base --data.vocab vocab.txt
          bertjax pretrain bert_base:cased --data.vocab cased_vocab.txt
