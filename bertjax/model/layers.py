@@ -140,7 +140,7 @@ class FeedForward(nnx.Module):
         return self.contract(*self.expand(x_BLD))
 
     def expand(self, x_BLD: jax.Array) -> tuple[jax.Array, ...]:
-        """The input of the activation and, with `mlp` glu, what its result is multiplied by: [B, L, F] each."""
+        """The input of the activation and, with `mlp` glu, the factor of its result: [B, L, F] each."""
         # Two products: a TPU computes the gradients of the halves inside those that follow, and does not join them.
         parts = self.intermediate.products(x_BLD) if self.gated else (self.intermediate(x_BLD),)
         return tuple(constrain(part, "act_batch", "act_length", "act_mlp") for part in parts)

@@ -52,16 +52,16 @@ class Layer(nnx.Module):
         residual = x_BLD if queries_BLD is None else queries_BLD
         x_BLD = residual + self._divided(dropout(attended, keys, ATTENTION_OUTPUT, self.dropout_rate))
         # A norm and the product that follows are one function, so that the backward pass keeps no normalised x.
-        residual, expanded = recomputed(self._expanded)(x_BLD)
-        x_BLD = residual + self._divided(dropout(self.mlp.contract(*expanded), keys, MLP_OUTPUT, self.dropout_rate))
+        residual, parts = recomputed(self._expand)(x_BLD)
+        x_BLD = residual + self._divided(dropout(self.mlp.contract(*parts), keys, MLP_OUTPUT, self.dropout_rate))
         if not self.pre:
             x_BLD = self.mlp_norm(x_BLD)
         if self.convolution is not None:
             x_BLD = self.convolution(layer_input, x_BLD, inputs.sequence_ids, keys)
         return constrain(x_BLD, "act_batch", "act_length", "act_embed")
 
-    def _expanded(self, x_BLD: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-        """The residual of the second half, and the input of its activation."""
+    def _expand(self, x_BLD: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+        """Return the residual of the second half, and what the activation reads."""
         if self.pre:
             return x_BLD, self.mlp.expand(self.mlp_norm(x_BLD))
         assert self.attention_norm is not None, "a layer without this norm has its norms in front"
