@@ -223,7 +223,10 @@ def record(outcomes: Sequence[Outcome], pieces: Sequence[Piece], path: Path, com
     for outcome in outcomes:
         if outcome.verdict in ("passed", "failed"):
             last[outcome.name] = {"verdict": outcome.verdict, "date": date, "commit": commit}
-            last[outcome.name] |= {"seconds": round(outcome.seconds), "remark": outcome.remark.partition("exit code")[0].rstrip("; ")}
+            last[outcome.name] |= {
+                "seconds": round(outcome.seconds),
+                "remark": outcome.remark.partition("exit code")[0].rstrip("; "),
+            }
     for piece in pieces:
         last.setdefault(piece.name, {"verdict": "not run"})
     path.write_text(json.dumps(last, indent=2) + "\n")
