@@ -209,10 +209,11 @@ def _check_set_once(request: TaskRequest, base: FinetuneConfig) -> None:
         "--epochs": ("task", "epochs", "epochs" in request.tried),
         "--max-length": ("data", "sequence_length", request.max_length is not None),
     }
+    # Overrides replace a value that no one asks for.
+    unset = {part: replace(getattr(base, part), **{key: -1}) for part, key, _ in options.values()}
+    config = request.change(replace(base, **unset))
     for option, (part, key, is_given) in options.items():
-        # An override replaces a value that no one asks for.
-        unset = replace(base, **{part: replace(getattr(base, part), **{key: -1})})
-        value = getattr(getattr(request.change(unset), part), key)
+        value = getattr(getattr(config, part), key)
         if is_given and value != -1:
             raise ValueError(f"{option} and {part}.{key}={value} set the same; give one of them")
 
