@@ -69,6 +69,9 @@ def project(x_BLD: jax.Array, *projections: Projection, joined: bool = False) ->
     return tuple(constrain(part, "act_batch", "act_length", "act_heads", "head_dim") for part in parts)
 
 
+Norm = Callable[[jax.Array], jax.Array]  # [B, L, D] -> [B, L, D], in front of attention
+
+
 def unchanged(x_BLD: jax.Array) -> jax.Array:
     """x, where no norm is in front of attention."""
     return x_BLD
@@ -172,11 +175,7 @@ class SelfAttention(nnx.Module):
         self.slopes = alibi_slopes(config.num_attention_heads) if config.position_embedding == "alibi" else ()
 
     def __call__(
-        self,
-        x_BLD: jax.Array,
-        inputs: LayerInputs,
-        queries_BLD: jax.Array | None = None,
-        norm: Callable[[jax.Array], jax.Array] = unchanged,
+        self, x_BLD: jax.Array, inputs: LayerInputs, queries_BLD: jax.Array | None = None, norm: Norm = unchanged
     ) -> jax.Array:
         """The output of attention on norm(x); queries are made of `queries_BLD` instead where it is given."""
         q, k, v = (with_whole_rows(part) for part in self.projected(x_BLD, inputs, queries_BLD, norm))
@@ -224,11 +223,7 @@ class SelfAttention(nnx.Module):
         return self.output(with_own_tokens(attended, self.config.num_attention_heads))
 
     def projected(
-        self,
-        x_BLD: jax.Array,
-        inputs: LayerInputs,
-        queries_BLD: jax.Array | None = None,
-        norm: Callable[[jax.Array], jax.Array] = unchanged,
+        self, x_BLD: jax.Array, inputs: LayerInputs, queries_BLD: jax.Array | None = None, norm: Norm = unchanged
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Queries and keys, rotated where positions are, and values, of norm(x): [B, L, H, K] each.
 
