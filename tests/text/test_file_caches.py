@@ -16,7 +16,7 @@ FILES, SIZE = 40, 100
 
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[SourceFile]:
-    """Files, four of which fill a batch."""
+    """Files of a size that puts four into a batch."""
     monkeypatch.setattr(file_caches, "_SETTLED_SECONDS", -1.0)
     monkeypatch.setattr(file_caches, "_BATCH_BYTES", 4 * SIZE)
     paths = [tmp_path / f"{number:02}.txt" for number in range(FILES)]
