@@ -77,7 +77,7 @@ def first_of(*checks: Callable[[], str]) -> Callable[[], str]:
 
 _WORKERS = str(min(4, 1 + (os.cpu_count() or 1)))
 _FAULTS = ("crash", "bitrot", "kills", "hangs", "fuzzing", "sabotages")
-_PYTEST = ("-m", "pytest", "--long", "-m", "long", "-ra", "--durations=20", "--numprocesses", _WORKERS)
+_PYTEST = ("-m", "pytest", "--long", "-m", "long", "-v", "-ra", "--durations=20", "--numprocesses", _WORKERS)
 # The rooms with tests marked `long`, and the tests that are in no room.
 ROOMS = {
     room: (f"tests/{room}",)
