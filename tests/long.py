@@ -77,7 +77,8 @@ def first_of(*checks: Callable[[], str]) -> Callable[[], str]:
 
 _WORKERS = str(min(4, 1 + (os.cpu_count() or 1)))
 _FAULTS = ("crash", "bitrot", "kills", "hangs", "fuzzing", "sabotages")
-_PYTEST = ("-m", "pytest", "--long", "-m", "long", "-v", "-ra", "--durations=20", "--numprocesses", _WORKERS)
+# -vv undoes the -q of setup.cfg and names each test as it ends, so that the log of a run cut off has the failures.
+_PYTEST = ("-m", "pytest", "--long", "-m", "long", "-vv", "-ra", "--durations=20", "--numprocesses", _WORKERS)
 # The rooms with tests marked `long`, and the tests that are in no room.
 ROOMS = {
     room: (f"tests/{room}",)
