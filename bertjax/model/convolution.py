@@ -1,4 +1,4 @@
-"""The convolution of DeBERTa v2: of a few neighbouring words, added to the output of the first layer."""
+"""DeBERTa v2's convolution over neighbouring tokens, added to the output of the first layer."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from bertjax.model.products import plus_bias, product
 
 
 class Convolution(nnx.Module):
-    """LayerNorm(y + gelu(dropout(convolution of x))), x the input and y the output of a layer: [B, L, D] each.
+    """LayerNorm(y + gelu(dropout(conv(x)))), where x is the input and y the output of a layer, both [B, L, D].
 
-    The kernel covers `conv_kernel` tokens around each one; those of other sequences, and padding, count as zero.
-    Source: transformers' `ConvLayer` with `conv_act` gelu, as microsoft/deberta-v2-xlarge has it.
+    The kernel spans `conv_kernel` tokens, centred on each token. Tokens of other sequences and padding count as zero.
+    Source: transformers' `ConvLayer` with `conv_act` gelu, as in microsoft/deberta-v2-xlarge.
     """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:

@@ -1,4 +1,4 @@
-"""The network of denoising (TSDAE, Wang et al. 2021): an encoder, and a decoder that reads its vectors only."""
+"""The network of denoising (TSDAE, Wang et al. 2021): an encoder, and a decoder that only sees its vector of a text."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from bertjax.model.task_heads import VectorNetwork
 
 
 class TextDecoder(nnx.Module):
-    """One layer of a transformer decoder and its output layer, in which every token attends to one vector.
+    """One transformer decoder layer and its output layer; cross-attention reads a single vector.
 
-    Attention over a single key gives it the weight 1, so that cross-attention is a linear map of the vector. The layer
-    is BERT's, whatever the encoder's is, without dropout; its own attention is causal and counts tokens without
-    positions. The output matrix is the encoder's word table.
+    The softmax over a single key is 1, so cross-attention is a linear map of the vector. The layer is BERT's, whatever
+    the encoder is, without dropout. Its self-attention is causal and adds no positions. The output matrix is the
+    encoder's word table.
     """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
@@ -45,14 +45,14 @@ class TextDecoder(nnx.Module):
         self.prediction = MlmHead(plain, rngs=rngs)
 
     def __call__(self, x_BLD: jax.Array, vector_BD: jax.Array, sequence_ids: jax.Array) -> jax.Array:
-        """The vectors that the rows of the word table are multiplied with: [B, L, E]."""
+        """Compute the vectors to multiply with the word table: [B, L, E]."""
         x = self.attention_norm(x_BLD + self.attention(x_BLD, LayerInputs(sequence_ids)))
         x = self.vector_norm(x + self.vector(vector_BD.astype(x.dtype))[:, None])
         return self.prediction.transformed(self.mlp_norm(x + self.mlp(x)))
 
 
 class DenoisingNetwork(VectorNetwork):
-    """An encoder whose vectors a decoder reads in training; `served` leaves the decoder behind."""
+    """An encoder trained through a decoder that reads its vectors; the `served` network drops the decoder."""
 
     name, served = "denoising", VectorNetwork.name
 
@@ -70,8 +70,8 @@ class DenoisingNetwork(VectorNetwork):
     ) -> Sums:
         """Predict each token of a row's second sequence from those before it and the vector of the first sequence.
 
-        The three inputs are int32 [B, L]; `hidden_BLD` is the encoder's output for them. A text counts as the mean over
-        its tokens, [CLS] excluded, times its weight.
+        The three inputs are int32 [B, L]; `hidden_BLD` is the encoder's output for them. The loss of a text is the mean
+        over its tokens except [CLS], times its weight.
         """
         vector = self.vectors(hidden_BLD, sequence_ids, 1)[:, 0] * math.sqrt(hidden_BLD.shape[-1])
         x = self.encoder.embeddings(input_ids, token_type_ids, sequence_ids)

@@ -1,4 +1,4 @@
-"""Dropout, and the random bits that it and other draws inside a network are made of."""
+"""Dropout, and the hash-based random bits for it and for other draws inside a network."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import jax.numpy as jnp
 
 from bertjax.model.layers import recomputed
 
-# Dropout's mask is a pure function of (seed, step, row, layer, site, element). A bit of it is a hash of the element's
-# position in its row under a key of the row, so it does not depend on how the batch is split over devices or
-# microbatches, needs no stored generator, and costs a few integer operations that fuse with the multiplication they
-# guard, again in the backward pass (a threefry mask costs several times as much and has to be kept for it).
+# The dropout mask is a pure function of (seed, step, row, layer, site, element): a hash of the element's position in
+# its row under the row's key. So it does not depend on how the batch is split over devices or microbatches, and needs
+# no stored generator. It costs a few integer operations, which fuse with the multiplication, and the backward pass
+# computes it again. (A threefry mask costs several times as much and has to be stored for the backward pass.)
 
-# Sites within a layer, or around the layers. Their values are part of a run's identity: a new value changes the masks.
+# Sites within a layer, or around the layers. The values are part of a run's identity: a new value changes the masks.
 EMBEDDINGS, ATTENTION_PROBS, ATTENTION_OUTPUT, MLP_OUTPUT, HEAD, CONVOLUTION = range(6)
 
 
@@ -45,7 +45,7 @@ def row_keys(seed: int, step: jax.Array, rows: jax.Array) -> jax.Array:
 
 
 def fold(keys: jax.Array, number: jax.Array | int) -> jax.Array:
-    """Keys for a numbered part (a layer, a site): uint32 [B]."""
+    """Derive the keys of a layer or a site from its number: uint32 [B]."""
     return _mix(keys + jnp.asarray(number, jnp.uint32) * jnp.uint32(0x9E3779B9) + jnp.uint32(1))
 
 
@@ -60,23 +60,23 @@ def dropout(x: jax.Array, keys: jax.Array | None, site: int, rate: float) -> jax
     if keys is None or rate == 0.0:
         return x
     assert math.prod(x.shape[1:]) < 2**32, "an element's position in its row must fit 32 bits"
-    return _dropped(x, fold(keys, site), rate)
+    return _drop_all(x, fold(keys, site), rate)
 
 
 def dropout_at(x: jax.Array, positions: jax.Array, keys: jax.Array, site: int, rate: float) -> jax.Array:
-    """`dropout` for some elements x [B, ...] of a larger array; `positions` in its rows (uint32) broadcast to x."""
+    """Apply `dropout` to some elements x [B, ...] of a larger array, at `positions` in its rows (uint32, broadcast)."""
     return _drop(x, positions, fold(keys, site), rate)
 
 
 @partial(recomputed, static=(2,))
-def _dropped(x: jax.Array, keys: jax.Array, rate: float) -> jax.Array:
+def _drop_all(x: jax.Array, keys: jax.Array, rate: float) -> jax.Array:
     inner = x.shape[1:]
     return _drop(x, jax.lax.iota(jnp.uint32, math.prod(inner)).reshape(inner), keys, rate)
 
 
 def _drop(x: jax.Array, positions: jax.Array, keys: jax.Array, rate: float) -> jax.Array:
-    # Without the barrier a scan over layers keeps zeros of the shape of x, which every layer reads. `beside` would do
-    # nothing here: it acts where a gradient is taken, and keys have none.
+    # Without the barrier a scan over layers carries a constant of zeros in the shape of x. `beside` would not help: it
+    # only acts where a gradient is taken, and keys have no gradient.
     keys, zero = jax.lax.optimization_barrier((keys, jnp.zeros((), x.dtype)))
     key = keys.reshape(-1, *[1] * (x.ndim - 1))
     keep = _high_bits(positions ^ key) >= _threshold(rate)
@@ -88,15 +88,15 @@ def _threshold(rate: float) -> jax.Array:
 
 
 def keep_scores(head: jax.Array, i: jax.Array, j: jax.Array, length: int, key: jax.Array, rate: float) -> jax.Array:
-    """Which probabilities of a head dropout keeps, for a kernel: the bits that `dropout` has for [B, H, L, L].
+    """Dropout mask for the probabilities of a head, for kernels: the same bits that `dropout` uses for [B, H, L, L].
 
-    `i` are positions of queries and `j` of keys in a row of `length` tokens, which broadcast to the result, `key` is of
-    the row and folded with the site; all are uint32.
+    `i` and `j` are the positions of queries and keys in a row of `length` tokens, and broadcast to the result. `key` is
+    the row's key, folded with the site. All are uint32.
     """
     low = length - 1
     outer = (head * jnp.uint32(length) + i) * jnp.uint32(length)
     if length & low:
         return _high_bits((outer + j) ^ key) >= _threshold(rate)
-    # `outer` has no bits of j: the first product is a sum of two that have one dim each.
+    # `outer` and j share no bits, so the first product is a sum of a term of the queries and a term of the keys.
     factor, low = jnp.uint32(0x21F0AAAD), jnp.uint32(low)
     return _second_round((outer ^ (key & ~low)) * factor + (j ^ (key & low)) * factor) >= _threshold(rate)

@@ -31,7 +31,7 @@ def padded_vocab_size(config: ModelConfig) -> int:
 
 
 def embedding_width(config: ModelConfig) -> int:
-    """Columns of the embedding tables (E): `embedding_size`, or `hidden_size` where it is 0."""
+    """Columns of the embedding tables (E): `embedding_size`, or `hidden_size` if it is 0."""
     return config.embedding_size or config.hidden_size
 
 
@@ -49,7 +49,8 @@ class Embeddings(nnx.Module):
 
     With `embedding_size` E the tables and their norm are E wide, and a dense layer maps E to D (ALBERT, section 3.1).
     `tables` shares the tables and the norm of another network (ELECTRA, section 3.2). With gdes only the word table is
-    shared, and the owner adds a difference to it, which alone gets its gradient (DeBERTa v3, section 3.3).
+    shared: its owner adds a learned difference to it, and only the difference gets the owner's gradient (DeBERTa v3,
+    section 3.3).
     """
 
     def __init__(
@@ -95,26 +96,26 @@ class Embeddings(nnx.Module):
                 x += jnp.take(positions, positions_in_sequence(sequence_ids), axis=0, mode="clip")
             else:
                 x += positions[: sequence_ids.shape[1]]
-        rate, first = self.config.hidden_dropout_prob, self.config.embedding_norm == "dropout_norm"
-        x = dropout(x, dropout_keys, EMBEDDINGS, rate) if first else x
+        rate, drop_first = self.config.hidden_dropout_prob, self.config.embedding_norm == "dropout_norm"
+        x = dropout(x, dropout_keys, EMBEDDINGS, rate) if drop_first else x
         x = x if self.norm is None else self.norm(x)
         x = constrain(x.astype(self.dtype), "act_batch", "act_length", "act_embed")
-        x = x if first else dropout(x, dropout_keys, EMBEDDINGS, rate)
+        x = x if drop_first else dropout(x, dropout_keys, EMBEDDINGS, rate)
         if self.projection is None:
             return x
         return constrain(self.projection(x), "act_batch", "act_length", "act_embed")
 
     def _without_masks(self, x: jax.Array, input_ids: jax.Array, sequence_ids: jax.Array, packed: bool) -> jax.Array:
-        """Token dropout: zero the vectors of [MASK], and scale the others of a sequence up by as much as it lacks.
+        """Token dropout: zero the vectors of [MASK], and scale the sequence's other vectors up to make up for them.
 
-        Source: transformers' `EsmEmbeddings`, whose share is that of a row of one sequence.
+        Source: transformers' `EsmEmbeddings`, which computes the masked share of a row of one sequence.
         """
         masked = input_ids == self.config.mask_token_id
         tokens = sequence_ids > 0
         shares = sequence_sums(masked & tokens, sequence_ids, packed) / jnp.maximum(
             sequence_sums(tokens, sequence_ids, packed), 1
         )
-        # A sequence has [CLS], so that its share is below 1.
+        # Every sequence contains [CLS], so its masked share is below 1.
         scale = (1.0 - self.config.token_dropout) / jnp.maximum(1.0 - shares, 1e-6)
         return jnp.where(masked[..., None], 0.0, x) * scale[..., None]
 
@@ -160,8 +161,8 @@ class Encoder(nnx.Module):
 
         The three inputs are int32 [B, L]; dropout_keys is uint32 [B], or None to run without dropout. `packed=False`
         means that every row is one sequence that starts at position 0: this saves a gather of the position table.
-        `attention` is the backend from `choose_attention`; the default is the reference. `global_positions` are those
-        of `make_pattern`; a model without global tokens ignores them.
+        `attention` is the backend from `choose_attention`; the default is the reference. `global_positions` is
+        described in `make_pattern`; a model without global tokens ignores it.
         """
         x = self.embeddings(input_ids, token_type_ids, sequence_ids, dropout_keys, packed)
         inputs = self.layer_inputs(sequence_ids, dropout_keys, packed, attention, global_positions)
@@ -232,18 +233,18 @@ class TaskNetwork(nnx.Module):
 
     Class attributes:
         name: `model.head` of a config
-        transformers: what follows the family's name in the name of transformers' class
-        transformers_head: transformers' name of the dense layer `head/dense`; "" where there is none
-        outputs: names of the logits in transformers; none where the network has vectors only
-        of_task: False for the network of pretraining
+        transformers: suffix of the name of transformers' class, after the family's name
+        transformers_head: transformers' name of the dense layer `head/dense`; "" if there is none
+        outputs: names of the logits in transformers; empty if the network only computes vectors
+        of_task: False for the pretraining network
         labelled: the head has `model.num_labels` outputs, 1 or more
         pooled: the network has a pooler
         per_token: the logits are per token, [B, L, ...]
         feature_based: `model.features` and `model.lstm_size` may be set
-        served: `model.head` of the network that a finished run is read as, without modules that only training needs;
-            "" for the same
-        heads: names of the heads of pretraining (of an instance)
-        decodes: the MLM head reads what an enhanced decoder makes (of an instance)
+        served: `model.head` with which a finished run is loaded, to drop modules that only training needs; "" if they
+            are the same
+        heads: names of the pretraining heads (instance attribute)
+        decodes: the MLM head reads the output of an enhanced decoder (instance attribute)
     """
 
     name: ClassVar[str]
@@ -280,19 +281,19 @@ class TaskNetwork(nnx.Module):
         attention: Backend = "xla",
         global_positions: jax.Array | None = None,
     ) -> jax.Array:
-        """The encoder's last layer, [B, L, D]; with `features` those layers side by side, [B, L, D features].
+        """Compute the encoder's last layer, [B, L, D], or the layers in `features` side by side, [B, L, D features].
 
-        An encoder whose features are read is frozen: it has neither gradient nor dropout.
+        With `features` the encoder is frozen: it has neither gradient nor dropout.
         """
         inputs = (input_ids, token_type_ids, sequence_ids)
-        how = {"packed": packed, "attention": attention, "global_positions": global_positions}
+        options = {"packed": packed, "attention": attention, "global_positions": global_positions}
         if not self.features:
-            return self.encoder(*inputs, keys, **how)
-        states = jax.lax.stop_gradient(self.encoder.hidden_states(*inputs, **how))
+            return self.encoder(*inputs, keys, **options)
+        states = jax.lax.stop_gradient(self.encoder.hidden_states(*inputs, **options))
         return jnp.concatenate([states[layer] for layer in self.features], axis=-1)
 
     def companions(self) -> dict[str, TaskNetwork]:
-        """Modules that are trained as networks of their own, by their names for objectives."""
+        """Modules that are trained as separate networks, by the names that objectives use."""
         return {}
 
     def row_logits(self, hidden_BLD: jax.Array, sequence_ids: jax.Array) -> jax.Array:

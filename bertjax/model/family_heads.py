@@ -1,4 +1,4 @@
-"""The heads that other members of BERT's family pretrain with, and the registry of all heads of pretraining."""
+"""Pretraining heads of other models in BERT's family, and the registry of all pretraining heads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bertjax.model.layers import ACTIVATIONS, Dense, LayerNorm
 from bertjax.model.parameters import weight
 from bertjax.parallel.sharding import constrain
 
-BLOCK = 128  # entries of the vocabulary, for a sample
+BLOCK = 128  # vocabulary entries among which `sampled_tokens` draws in its second step
 
 
 class SopHead(Head):
@@ -40,8 +40,8 @@ class SopHead(Head):
 class SboHead(VocabularyHead):
     """Span boundaries: two times dense, activation and LayerNorm, then the word table as the output matrix.
 
-    Source: SpanBERT (Joshi et al. 2020, section 3.2). A token of a span is predicted from the boundary vectors of the
-    span and a learned vector of its position in it, as wide as `WIDTH`.
+    Source: SpanBERT (Joshi et al. 2020, section 3.2). A token of a span is predicted from the vectors at the span's
+    boundaries and a learned vector of its position in the span, of width `WIDTH`.
     """
 
     POSITIONS: ClassVar[int] = SPAN_POSITIONS
@@ -57,7 +57,7 @@ class SboHead(VocabularyHead):
         super().__init__(config)
 
     def transformed(self, left_BPD: jax.Array, right_BPD: jax.Array, positions_BP: jax.Array) -> jax.Array:
-        """What is compared with the word embeddings, [B, P, E]; `positions` int32 [B, P] count from 0."""
+        """Compute the vectors to multiply with the word table, [B, P, E]; int32 positions in the span count from 0."""
         position = jnp.take(self.place[...].astype(left_BPD.dtype), positions_BP, axis=0, mode="clip")
         x = jnp.concatenate([left_BPD, right_BPD, position], axis=-1)
         activation = ACTIVATIONS[self.activation]
@@ -65,9 +65,9 @@ class SboHead(VocabularyHead):
 
 
 class RtdHead(Head):
-    """Is a token replaced? Dense, activation, dense to one number per token, float32 [..., 1]; above 0: replaced.
+    """Replaced tokens: dense, activation, dense to one logit per token, float32 [..., 1]; above 0 = replaced.
 
-    Source: transformers' `ElectraDiscriminatorPredictions`. With `rtd_context` it reads LayerNorm(h + h of [CLS]), the
+    Source: transformers' `ElectraDiscriminatorPredictions`. With `rtd_context` it reads LayerNorm(h + h_CLS), [CLS] the
     first token of the sequence (microsoft/DeBERTa, `apps/models/replaced_token_detection_model.py`).
     """
 
@@ -79,7 +79,7 @@ class RtdHead(Head):
         self.activation = config.hidden_act
 
     def in_context(self, hidden_BLD: jax.Array, sequence_ids: jax.Array | None) -> jax.Array:
-        """What the first dense layer reads of every token; without `sequence_ids`, int32 [B, L], rows are sequences."""
+        """Compute the first dense layer's input; without `sequence_ids`, int32 [B, L], each row is one sequence."""
         if self.norm is None:
             return hidden_BLD
         if sequence_ids is None:
@@ -100,11 +100,11 @@ def sampled_tokens(
     vocab_size: int,
     chunk: int,
 ) -> jax.Array:
-    """A token for each vector, drawn from softmax(hidden table^T + bias): int32 [B, P]; without a gradient.
+    """Draw a token for each vector from softmax(hidden table^T + bias): int32 [B, P], without a gradient.
 
-    `draws`, uint32 [B, P], are all that the draws depend on, with the probabilities; the rest is as in
-    `vocabulary_cross_entropy`. First a block of the vocabulary is drawn and then a token of the block, by a number of
-    its own each: noise for every logit (Gumbel) takes five times as long, and one number for all has too few digits.
+    The tokens depend on the probabilities and `draws`, uint32 [B, P], only. Other arguments are as in
+    `vocabulary_cross_entropy`. One random number selects a block of the vocabulary, and another a token of the block:
+    noise for every logit (Gumbel) takes five times as long, and a single number has too few digits.
     """
     hidden_BPE, table_VE, bias_V = jax.lax.stop_gradient((hidden_BPE, table_VE, bias_V))
     bias, table = real_bias(bias_V, vocab_size), table_VE.astype(hidden_BPE.dtype)
@@ -116,20 +116,20 @@ def sampled_tokens(
         shares = jnp.exp(constrain(logits - jnp.max(logits, axis=1, keepdims=True), "act_batch", "act_vocab"))
         blocks = shares.reshape(len(shares), -1, width)
         uniform = ((random_bits(draws, 2) >> 9).astype(jnp.float32) + 0.5) * 2.0**-23
-        block = _drawn(jnp.sum(blocks, axis=2), uniform[:, 0])
+        block = _sample_indices(jnp.sum(blocks, axis=2), uniform[:, 0])
         inside = jnp.take_along_axis(blocks, block[:, None, None], axis=1)[:, 0]
-        return None, block * width + _drawn(inside, uniform[:, 1])
+        return None, block * width + _sample_indices(inside, uniform[:, 1])
 
     parts = in_chunks(hidden_BPE.reshape(-1, hidden_BPE.shape[-1]), chunk), in_chunks(draws_BP.reshape(-1), chunk)
     return jax.lax.scan(draw, None, parts)[1].reshape(-1)[: draws_BP.size].reshape(draws_BP.shape)
 
 
-def _drawn(shares_NK: jax.Array, uniform_N: jax.Array) -> jax.Array:
-    """Indices of K in proportion to shares, which need not sum to 1, by numbers in (0, 1): int32 [N]."""
+def _sample_indices(shares_NK: jax.Array, uniform_N: jax.Array) -> jax.Array:
+    """Sample indices in proportion to the shares, which need not sum to 1, from numbers in (0, 1): int32 [N]."""
     sums = jnp.cumsum(shares_NK, axis=1)
-    # A product that rounds up to the whole sum would be beyond the last share that is not 0.
-    least = sums[:, -1:] * (1 - 2.0**-23)
-    return jnp.sum(sums <= jnp.minimum(uniform_N[:, None] * sums[:, -1:], least), axis=1, dtype=jnp.int32)
+    # A product that rounds up to the total would select an index beyond the last nonzero share.
+    limit = sums[:, -1:] * (1 - 2.0**-23)
+    return jnp.sum(sums <= jnp.minimum(uniform_N[:, None] * sums[:, -1:], limit), axis=1, dtype=jnp.int32)
 
 
 HEADS: dict[str, type[Head]] = {
@@ -143,16 +143,16 @@ HEADS: dict[str, type[Head]] = {
 
 
 def heads_with_input(config: ModelConfig, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The names of a family's heads, without the pooler if `model.pooler` is none.
+    """Return the names of a family's heads, without the pooler if `model.pooler` is none.
 
-    Raises ValueError for a head that needs the pooler where there is none.
+    Raises ValueError if a head needs the missing pooler.
     """
     if config.pooler != "none":
         return names
-    needing = [name for name in names if HEADS[name].needs_pooler]
-    if needing:
+    dependents = [name for name in names if HEADS[name].needs_pooler]
+    if dependents:
         raise ValueError(
-            f"model.pooler='none' with model.family={config.family!r}: its {needing[0]} reads the pooled vector; "
+            f"model.pooler='none' with model.family={config.family!r}: its {dependents[0]} reads the pooled vector; "
             "set model.pooler='tanh' or choose a family without that head"
         )
     return tuple(name for name in names if name != "pooler")

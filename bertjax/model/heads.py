@@ -1,4 +1,4 @@
-"""The heads of pretraining: the modules on top of the encoder for the objectives, and their registry."""
+"""BERT's pretraining heads (pooler, MLM, NSP), and the cross-entropy over the vocabulary in chunks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bertjax.model.parameters import zeros
 from bertjax.model.products import by_rows, column_sums, over_rows
 from bertjax.parallel.sharding import constrain
 
-# Values of `model.pooler` for poolers of task heads only; the second name also applies to heads per token.
+# Values of `model.pooler` for poolers that only task heads have; heads per token have one only with the second name.
 POOLERS_OF_TASKS, POOLER_OF_TOKENS = ("gelu", "relu", "gelu_norm", "cls", "tanh_of_tasks"), "gelu_norm"
 
 
@@ -29,13 +29,13 @@ _Module = TypeVar("_Module")
 
 
 def existing(module: _Module | None) -> _Module:
-    """The module, where the caller has made sure that the network has it."""
-    assert module is not None, "this network lacks the module"
+    """Narrow the type of an optional module that the caller knows to exist."""
+    assert module is not None, "the network lacks this module"
     return module
 
 
 class Head(nnx.Module):
-    """A module on the encoder in pretraining; constructed as `Head(config, rngs=rngs)`."""
+    """Base of the pretraining heads, which are constructed as `Head(config, rngs=rngs)`."""
 
     needs_pooler: ClassVar[bool] = False
 
@@ -93,8 +93,8 @@ class MlmHead(VocabularyHead):
     """Dense D -> E, activation, LayerNorm, then the word table as the output matrix (run_pretraining.py).
 
     E is the width of the table: D in BERT, less in ALBERT (google-research/albert `get_masked_lm_output`). Without
-    `mlm_tied` the head is an output matrix of its own, [V, D], and its bias; with `mlm_inner_size` S behind two layers
-    D -> S -> D, each followed by GELU (transformers' `UltrabertPredictionHead`).
+    `mlm_tied` the head is a separate output matrix, [V, D], and its bias; with `mlm_inner_size` S it follows two layers
+    D -> S -> D, each with a GELU (transformers' `UltrabertPredictionHead`).
     """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
@@ -104,15 +104,15 @@ class MlmHead(VocabularyHead):
         self.transform = dense(bias=has_bias, rngs=rngs) if has_transform else None
         self.norm = LayerNorm(config, E) if has_transform else None
         D, S = config.hidden_size, config.mlm_inner_size
-        bare = partial(Dense, config, names=("embed", "hidden"), bias_name="hidden", bias=False, role="output")
-        self.first = bare(sizes=(D, S), rngs=rngs) if S else None
-        self.second = bare(sizes=(S, D), rngs=rngs) if S else None
+        unbiased = partial(Dense, config, names=("embed", "hidden"), bias_name="hidden", bias=False, role="output")
+        self.first = unbiased(sizes=(D, S), rngs=rngs) if S else None
+        self.second = unbiased(sizes=(S, D), rngs=rngs) if S else None
         self.decoder = None if tied else word_table(config, config.hidden_size, rngs=rngs)
         super().__init__(config)
         self.activation = "gelu" if config.mlm_transform == "gelu" else config.hidden_act
 
     def transformed(self, hidden_BPD: jax.Array) -> jax.Array:
-        """The vectors to multiply with the rows of `table`: [B, P, D] -> [B, P, E]."""
+        """Compute the vectors to multiply with the rows of `table`: [B, P, D] -> [B, P, E]."""
         if self.first is not None and self.second is not None:
             activation = ACTIVATIONS["gelu_tanh"]
             return activation(self.second(activation(self.first(hidden_BPD))))
@@ -174,7 +174,7 @@ def vocabulary_cross_entropy(
 
 
 def real_bias(bias_V: jax.Array, vocab_size: int) -> jax.Array:
-    """The bias with padding entries set to the lowest number; computed once, outside the loop over chunks."""
+    """Set the bias of padding entries to the lowest float; called once, outside the loop over chunks."""
     return jnp.where(jnp.arange(bias_V.shape[0]) < vocab_size, bias_V, jnp.finfo(jnp.float32).min)
 
 
@@ -202,7 +202,7 @@ def _cross_entropy(hidden: jax.Array, table: jax.Array, bias: jax.Array, labels:
 def _chunk(
     table: jax.Array, bias: jax.Array, hidden: jax.Array, labels: jax.Array, weights: jax.Array
 ) -> tuple[Sums, jax.Array]:
-    """A chunk's sums, and the gradient of its loss with respect to its logits, [n, V]."""
+    """Compute a chunk's sums, and the gradient of its loss with respect to its logits, [n, V]."""
     logits = jnp.einsum("nD,VD->nV", hidden, table, preferred_element_type=jnp.float32) + bias
     logits = constrain(logits, "act_batch", "act_vocab")
     highest = jnp.max(logits, axis=-1, keepdims=True)
@@ -212,8 +212,8 @@ def _chunk(
     nll = jnp.log(total[:, 0]) + highest[:, 0] - picked
     hits = (picked >= highest[:, 0]).astype(jnp.float32)
     chosen = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 1) == labels[:, None]
-    by_logits = exponentials * (weights[:, None] / total) - jnp.where(chosen, weights[:, None], 0.0)
-    return Sums(jnp.sum(nll * weights), jnp.sum(hits * weights)), by_logits
+    dlogits = exponentials * (weights[:, None] / total) - jnp.where(chosen, weights[:, None], 0.0)
+    return Sums(jnp.sum(nll * weights), jnp.sum(hits * weights)), dlogits
 
 
 def _forward(
@@ -222,22 +222,22 @@ def _forward(
     cast = table.astype(hidden.dtype)
 
     def add(total: tuple, part: tuple[jax.Array, ...]) -> tuple[tuple, jax.Array]:
-        sums, by_logits = _chunk(cast, bias, *part)
-        by_logits = by_logits.astype(hidden.dtype)
-        by_hidden = by_rows(by_logits, cast)
-        by_table = over_rows(by_logits, part[0], 1, jnp.float32)
-        return jax.tree.map(jnp.add, total, (sums, by_table, column_sums(by_logits))), by_hidden
+        sums, dlogits = _chunk(cast, bias, *part)
+        dlogits = dlogits.astype(hidden.dtype)
+        dhidden = by_rows(dlogits, cast)
+        dtable = over_rows(dlogits, part[0], 1, jnp.float32)
+        return jax.tree.map(jnp.add, total, (sums, dtable, column_sums(dlogits))), dhidden
 
     zero = jnp.zeros((), jnp.float32)
     start = (Sums(zero, zero), jnp.zeros(table.shape, jnp.float32), jnp.zeros(bias.shape, jnp.float32))
-    (sums, by_table, by_bias), by_hidden = jax.lax.scan(add, start, (hidden, labels, weights))
-    return sums, (by_hidden, by_table.astype(table.dtype), by_bias)
+    (sums, dtable, dbias), dhidden = jax.lax.scan(add, start, (hidden, labels, weights))
+    return sums, (dhidden, dtable.astype(table.dtype), dbias)
 
 
 def _backward(gradients: tuple[jax.Array, jax.Array, jax.Array], cotangent: Sums) -> tuple:
-    by_hidden, by_table, by_bias = gradients
-    by_floats = jax.tree.map(lambda g: g * cotangent.loss.astype(g.dtype), (by_hidden, by_table, by_bias))
-    return (*by_floats, None, None)  # labels and weights
+    dhidden, dtable, dbias = gradients
+    scaled = jax.tree.map(lambda g: g * cotangent.loss.astype(g.dtype), (dhidden, dtable, dbias))
+    return (*scaled, None, None)  # labels and weights
 
 
 _cross_entropy.defvjp(_forward, _backward)

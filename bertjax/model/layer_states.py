@@ -1,4 +1,4 @@
-"""What single layers of an encoder compute: vectors, queries and keys, for objectives that compare layers."""
+"""Hidden states, queries and keys of single layers, for objectives that compare layers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from bertjax.model.stack import Layer
 
 
 class LayerStates(NamedTuple):
-    """Arrays of M layers, in the compute dtype; heads have K = D / H dims."""
+    """States of M layers, in the compute dtype; K = D / H."""
 
     embeddings: jax.Array  # [B, L, D]: the input of the first layer
-    hidden: jax.Array  # [M, B, L, D]: what each layer gives to the next
+    hidden: jax.Array  # [M, B, L, D]: the output of each layer
     queries: jax.Array  # [M, B, L, H, K]
     keys: jax.Array  # [M, B, L, H, K]
 
@@ -32,15 +32,15 @@ def layer_states(
     packed: bool,
     attention: Backend,
 ) -> LayerStates:
-    """The states of `count` layers, which must divide the number N of layers: of layer N / count and its multiples.
+    """Compute the states of `count` layers: layer N / count and its multiples, where `count` divides N.
 
-    Layers are counted from 1. The other arguments are those of the encoder.
+    The N layers are counted from 1. The other arguments are as in `Encoder.__call__`.
     """
     encoder = network.encoder
     x = encoder.embeddings(input_ids, token_type_ids, sequence_ids, dropout_keys, packed)
 
     def step(layer: Layer, inputs: LayerInputs, x: jax.Array, _: None) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-        # The layer computes the same product of the same arrays, which the compiler does once for both.
+        # The layer computes this product again; the compiler merges the two.
         q, k, _v = layer.attention.projected(layer.attention_input(x), inputs)
         x = layer(x, inputs)
         return x, (x, q, k)

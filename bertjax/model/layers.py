@@ -1,4 +1,4 @@
-"""The parts of every network: activations, Dense, LayerNorm, the feed-forward net."""
+"""Building blocks of every network: activations, Dense, LayerNorm, the feed-forward net."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 class Dense(nnx.Module):
-    """x @ kernel + bias, [..., in] -> [..., *out]; the last dim of the bias has a name of its own."""
+    """x @ kernel + bias, [..., in] -> [..., *out]; `bias_name` is the logical name of the bias' last dim."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Dense(nnx.Module):
         return y if self.bias is None else plus_bias(y, self.bias[...])
 
     def products(self, x: jax.Array) -> tuple[jax.Array, ...]:
-        """The slices of the result along its first dim, [..., *out[1:]], each as a product of its own."""
+        """Compute the slices of the result along its first output dim, [..., *out[1:]], by separate products."""
         products = [product(x, kernel) for kernel in unstack(self.kernel[...], axis=1)]
         if self.bias is None:
             return tuple(products)
@@ -105,17 +105,17 @@ class LayerNorm(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         bias = None if self.bias is None else self.bias[...]
-        return _normalized(x, self.scale[...], bias, self.epsilon, self.centres)
+        return _normalize(x, self.scale[...], bias, self.epsilon, self.centres)
 
 
 @partial(recomputed, static=(3, 4))
-def _normalized(x: jax.Array, scale: jax.Array, bias: jax.Array | None, epsilon: float, centres: bool) -> jax.Array:
+def _normalize(x: jax.Array, scale: jax.Array, bias: jax.Array | None, epsilon: float, centres: bool) -> jax.Array:
     wide = x.astype(jnp.float32)
     if centres:
         wide = wide - wide.mean(axis=-1, keepdims=True)
     variance = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
-    # Broadcast, so that the gradient sums over rows and tokens at once: with one row, a sum over tokens takes 80 times
-    # as long.
+    # Broadcast, so that the gradient sums over rows and tokens at once: with one row, a sum over tokens alone takes 80
+    # times as long on a CPU.
     y = wide * jax.lax.rsqrt(variance + epsilon) * jnp.broadcast_to(scale, wide.shape)
     return (y if bias is None else plus_bias(y, bias)).astype(x.dtype)
 
@@ -123,7 +123,7 @@ def _normalized(x: jax.Array, scale: jax.Array, bias: jax.Array | None, epsilon:
 class FeedForward(nnx.Module):
     """Dense, activation, dense: [B, L, D] -> [B, L, F] -> [B, L, D].
 
-    With `mlp` glu the first matrix gives two arrays [B, L, F], and the activated first times the second goes on
+    With `mlp` glu the first matrix computes two arrays [B, L, F], and the activated first is multiplied with the second
     (Shazeer 2020). The two are a dim of the kernel, so that a mesh splits both alike.
     """
 
@@ -140,18 +140,19 @@ class FeedForward(nnx.Module):
         return self.contract(*self.expand(x_BLD))
 
     def expand(self, x_BLD: jax.Array) -> tuple[jax.Array, ...]:
-        """The input of the activation and, with `mlp` glu, the factor of its result: [B, L, F] each."""
-        # Two products: a TPU computes the gradients of the halves inside those that follow, and does not join them.
+        """Compute the input of the activation and, with `mlp` glu, the factor of its result: [B, L, F] each."""
+        # Two products: on a TPU the gradients of the halves are then fused into the products that read them, and not
+        # concatenated.
         parts = self.intermediate.products(x_BLD) if self.gated else (self.intermediate(x_BLD),)
         return tuple(constrain(part, "act_batch", "act_length", "act_mlp") for part in parts)
 
     def contract(self, h_BLF: jax.Array, gated_BLF: jax.Array | None = None) -> jax.Array:
         """Activate what `expand` returns, and project it back to the width of the network."""
-        return _activated(h_BLF, gated_BLF, self.output, self.activation)
+        return _activate_and_project(h_BLF, gated_BLF, self.output, self.activation)
 
 
 @partial(recomputed, static=(3,))
-def _activated(h: jax.Array, gated: jax.Array | None, output: Dense, activation: str) -> jax.Array:
-    # Includes the product, so that nothing else of the inner width is kept for the backward pass than h and gated.
+def _activate_and_project(h: jax.Array, gated: jax.Array | None, output: Dense, activation: str) -> jax.Array:
+    # Includes the product, so that h and gated are the only arrays of the inner width that the backward pass keeps.
     activated = ACTIVATIONS[activation](h)
     return output(activated if gated is None else activated * gated)

@@ -17,11 +17,11 @@ _RUNS = 2  # of the last layer
 
 
 class MaskDecoder(nnx.Module):
-    """The last layer of an encoder run twice for the MLM head, with keys and values of what the layers below give, H.
+    """Run an encoder's last layer twice for the MLM head, with keys and values from H, the output of the layers below.
 
-    The first run's queries are H + P, P a learned vector of each position in the sequence; the second run's are the
-    first one's output. Source: microsoft/DeBERTa, `apps/models/masked_language_model.py`. transformers never runs it
-    (`z_steps` is 0).
+    The queries of the first run are H + P, where P is a learned vector for each position in the sequence. Those of the
+    second run are the output of the first. Source: microsoft/DeBERTa, `apps/models/masked_language_model.py`;
+    transformers never runs it (`z_steps` is 0).
     """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
@@ -29,19 +29,19 @@ class MaskDecoder(nnx.Module):
         self.position = weight(rngs, sizes, ("position", "embed"), config)
 
     def __call__(self, encoder: Encoder, x: jax.Array, inputs: LayerInputs) -> jax.Array:
-        """The input of the MLM head, [B, L, D], from the output of the encoder's embeddings."""
+        """Compute the input of the MLM head, [B, L, D], from x, the output of the encoder's embeddings."""
         below = encoder.config.num_hidden_layers - 1
 
         def step(layer: Layer, inputs: LayerInputs, x: jax.Array, _: None) -> tuple[jax.Array, None]:
             return layer(x, inputs), None
 
-        def repeated(layer: Layer, inputs: LayerInputs, queries: jax.Array, _: None) -> tuple[jax.Array, None]:
+        def repeated_step(layer: Layer, inputs: LayerInputs, queries: jax.Array, _: None) -> tuple[jax.Array, None]:
             return layer(x, inputs, queries), None
 
         if below:
             x, _ = encoder.stack.lower(below).run(step, x, inputs)
         queries = x + self._positions(inputs).astype(x.dtype)
-        return encoder.stack.last_repeated(_RUNS).run(repeated, queries, inputs, first_number=below)[0]
+        return encoder.stack.last_repeated(_RUNS).run(repeated_step, queries, inputs, first_number=below)[0]
 
     def _positions(self, inputs: LayerInputs) -> jax.Array:
         if inputs.packed:

@@ -1,4 +1,4 @@
-"""The network of pretraining, the registry of all networks, and their parameters as plain dicts."""
+"""The pretraining network, and the registry of all networks."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from bertjax.model.mask_decoder import MaskDecoder
 from bertjax.model.task_heads import TASK_NETWORKS
 
 Params = dict[str, Any]  # nested dicts of float32 arrays: no NNX object crosses a jit boundary
-GENERATOR = "generator"  # the module, and its name for objectives
+GENERATOR = "generator"  # name of the module, also in objectives
 
 
 class NetworkSpec(NamedTuple):
-    """A network of pretraining: the encoder's config, the heads on it, and the generator that shares its tables."""
+    """Specifies a pretraining network: the encoder's config, its heads, and a generator that shares its tables."""
 
     config: ModelConfig
     heads: tuple[str, ...]  # names in `bertjax.model.family_heads.HEADS`
@@ -31,7 +31,7 @@ class NetworkSpec(NamedTuple):
 
 
 class PretrainingNetwork(TaskNetwork):
-    """The encoder, its family's heads of pretraining, and optionally a generator on the same embedding tables."""
+    """The encoder, its family's pretraining heads, and optionally a generator with the same embedding tables."""
 
     name, transformers, transformers_head = "pretraining", "ForPreTraining", ""
     outputs = ()
@@ -79,7 +79,7 @@ class PretrainingNetwork(TaskNetwork):
         return self.mask_decoder(self.encoder, x, self.encoder.layer_inputs(sequence_ids, keys, packed, attention))
 
     def mlm_logits(self, hidden_BLD: jax.Array, positions_BP: jax.Array) -> jax.Array:
-        """Compute vocabulary logits at the given positions: float32 [B, P, V padded]."""
+        """Compute vocabulary logits at these positions: float32 [B, P, V padded]."""
         return existing(self.mlm_head)(gather_positions(hidden_BLD, positions_BP), self.encoder.embeddings.word[...])
 
     def mlm_sums(self, hidden_BLD: jax.Array, positions: jax.Array, labels: jax.Array, weights: jax.Array) -> Sums:
@@ -91,7 +91,7 @@ class PretrainingNetwork(TaskNetwork):
     def rtd_logits(
         self, hidden_BLD: jax.Array, positions_BP: jax.Array | None = None, sequence_ids: jax.Array | None = None
     ) -> jax.Array:
-        """Compute logits of replaced tokens: float32 [B, P, 1] at the given positions, or [B, L, 1] at all.
+        """Compute logits of replaced tokens: float32 [B, P, 1] at some positions, or [B, L, 1] at all.
 
         Without `sequence_ids` each row is one sequence.
         """
@@ -114,28 +114,33 @@ class PretrainingNetwork(TaskNetwork):
 
 
 Network = TaskNetwork
-_ALL: dict[str, type[Network]] = {one.name: one for one in (PretrainingNetwork, DenoisingNetwork)} | TASK_NETWORKS
+_ALL: dict[str, type[Network]] = {
+    network.name: network for network in (PretrainingNetwork, DenoisingNetwork)
+} | TASK_NETWORKS
 HEADS = Registry("task_networks", _ALL, type)  # by `model.head`
 
 
 def network_class(config: ModelConfig) -> type[Network]:
-    """The class of network that `model.head` names. Raises ValueError for an unknown name, with the nearest ones."""
+    """The network class for `model.head`. Raises ValueError for an unknown name and suggests the nearest ones."""
     if config.head not in HEADS:
         raise ValueError(f"model.head={config.head!r} is unknown; {suggestion(config.head, HEADS, count=3)}")
     return HEADS[config.head]
 
 
 def check_head(config: ModelConfig) -> type[Network]:
-    """`network_class`, whose options are checked too. Raises ValueError naming the key, its value and what to do."""
+    """Return `network_class(config)` and check the head's options.
+
+    Raises ValueError naming the key, its value and what to do.
+    """
     head = network_class(config)
     labels = f"model.num_labels={config.num_labels} with model.head={config.head!r}"
     if head.labelled != (config.num_labels > 0):
         raise ValueError(f"{labels}: {'it needs at least 1' if head.labelled else 'it has none; leave it 0'}")
     if not head.feature_based and (config.features or config.lstm_size):
-        able = ", ".join(repr(name) for name, network in HEADS.items() if network.feature_based)
+        supporting = ", ".join(repr(name) for name, network in HEADS.items() if network.feature_based)
         raise ValueError(
             f"model.features={config.features}, model.lstm_size={config.lstm_size} with model.head={config.head!r}: "
-            f"they are of the head {able} only; leave them out"
+            f"they are of the head {supporting} only; leave them out"
         )
     return head
 

@@ -1,4 +1,4 @@
-"""The parameters of every network and their initial values: kernels and tables, biases, scales."""
+"""Create parameters with their initial values: kernels and tables, biases, scales."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def weight(
 ) -> nnx.Param:
     """A kernel or an embedding table: truncated normal at two standard deviations, not rescaled (modeling.py).
 
-    With scaled, the deviation depends on the role (transformers' `ModernBertPreTrainedModel._init_weights`).
+    With `initializer` scaled, the deviation depends on the role, as in transformers'
+    `ModernBertPreTrainedModel._init_weights`.
     """
     if config.initializer == "uniform":
         return uniform(rngs, shape, names, config.initializer_range)
@@ -48,7 +49,7 @@ def ones(shape: tuple[int, ...], names: tuple[str, ...]) -> nnx.Param:
 
 
 def named_arrays(tree: Any) -> dict[str, Any]:
-    """Path (`params/encoder/kernel`) -> leaf, in the tree's order."""
+    """Map each path (`params/encoder/kernel`) to its leaf, in the tree's order."""
     leaves = jax.tree.leaves_with_path(tree)
     arrays = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
     assert len(arrays) == len(leaves), "two leaves of the state have the same path"

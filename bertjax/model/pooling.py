@@ -1,4 +1,4 @@
-"""Vectors of texts: which layer's token vectors are read, and how those of a text are reduced to one."""
+"""Text vectors: which layer's token vectors to read, and how to pool them into one vector per text."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Pooling = Literal["mean", "cls", "pooler", "max", "none"]
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
 Layer = int | Literal["last", "sum4", "concat4"]  # 0 is the embeddings; -1 the last layer, as in a list of all
 
-_TOGETHER = 4  # layers that sum4 and concat4 take, the last ones (paper, section 5.3)
+_COMBINED = 4  # number of last layers that sum4 and concat4 combine (paper, section 5.3)
 
 
 def check_vectors(config: ModelConfig, pooling: str, layer: str | int) -> None:
-    """Raise ValueError for an unknown pooling or layer, or for a pair of them that has no meaning."""
+    """Raise ValueError for an unknown pooling or layer, or for a meaningless combination of the two."""
     if pooling not in POOLINGS:
         raise ValueError(f"pooling={pooling!r}: choose one of {', '.join(POOLINGS)}")
     depth = config.num_hidden_layers
@@ -27,49 +27,51 @@ def check_vectors(config: ModelConfig, pooling: str, layer: str | int) -> None:
         raise ValueError(f"layer={layer!r}: choose last, sum4, concat4, or a number from 0 (the embeddings) to {depth}")
     if isinstance(layer, int) and not -depth - 1 <= layer <= depth:
         raise ValueError(f"layer={layer}: the model has layers 1 to {depth}; 0 is the embeddings, -1 the last layer")
-    if layer in ("sum4", "concat4") and depth < _TOGETHER:
-        raise ValueError(f"layer={layer}: it takes {_TOGETHER} layers, and the model has {depth}")
+    if layer in ("sum4", "concat4") and depth < _COMBINED:
+        raise ValueError(f"layer={layer}: it takes {_COMBINED} layers, and the model has {depth}")
     if pooling == "pooler" and not network_class(config).pooled:
         raise ValueError(f"pooling=pooler: a network for {config.head} has none; choose mean, cls or max")
-    of_tasks = config.pooler in POOLERS_OF_TASKS or (config.pooler == "none" and not network_class(config).of_task)
-    if pooling == "pooler" and of_tasks:
+    is_task_pooler = config.pooler in POOLERS_OF_TASKS or (
+        config.pooler == "none" and not network_class(config).of_task
+    )
+    if pooling == "pooler" and is_task_pooler:
         raise ValueError(
-            f"pooling=pooler: the model has none (model.pooler={config.pooler!r}); choose mean, cls or max"
+            f"pooling=pooler: the model has no pooler (model.pooler={config.pooler!r}); choose mean, cls or max"
         )
     if pooling == "pooler" and not is_last(config, layer):
         raise ValueError(f"pooling=pooler layer={layer}: the pooler was trained on the last layer; leave layer out")
 
 
 def is_last(config: ModelConfig, layer: Layer) -> bool:
-    """Whether a layer is the last one."""
+    """Whether `layer` denotes the last layer."""
     return layer in ("last", -1, config.num_hidden_layers)
 
 
 def vector_width(config: ModelConfig, layer: Layer) -> int:
-    """Numbers in a vector."""
-    return config.hidden_size * (_TOGETHER if layer == "concat4" else 1)
+    """Dims of a vector that is read from `layer`."""
+    return config.hidden_size * (_COMBINED if layer == "concat4" else 1)
 
 
 def token_vectors(
     bert: Network, input_ids: jax.Array, token_type_ids: jax.Array, sequence_ids: jax.Array, layer: Layer
 ) -> jax.Array:
-    """A vector per token, float32 [B, L, `vector_width`]; the inputs are int32 [B, L], one sequence in each row."""
+    """Compute a vector per token, float32 [B, L, `vector_width`]; the inputs are int32 [B, L], one sequence per row."""
     if is_last(bert.encoder.embeddings.config, layer):
         hidden = bert.encoder(input_ids, token_type_ids, sequence_ids, packed=False)
         return hidden.astype(jnp.float32)
     states = bert.encoder.hidden_states(input_ids, token_type_ids, sequence_ids, packed=False).astype(jnp.float32)
     if layer == "sum4":
-        return states[-_TOGETHER:].sum(axis=0)
+        return states[-_COMBINED:].sum(axis=0)
     if layer == "concat4":
-        return jnp.concatenate(list(states[-_TOGETHER:]), axis=-1)
+        return jnp.concatenate(list(states[-_COMBINED:]), axis=-1)
     return states[layer]
 
 
 def pool(bert: Network, vectors_BLD: jax.Array, real_BL: jax.Array, pooling: Pooling) -> jax.Array:
-    """One vector per row, [B, D]: [CLS]'s, the pooler's, or the mean or maximum over the real tokens.
+    """Compute one vector per row, [B, D]: [CLS]'s, the pooler's, or the mean or maximum over the real tokens.
 
     Real tokens are all but padding: [CLS] and [SEP] count, as in sentence-transformers. A row without real tokens gives
-    0, or minus infinity for the maximum. Pooling none returns the vectors of the tokens.
+    0, or minus infinity for the maximum. Pooling `none` returns the vectors of the tokens.
     """
     if pooling == "none":
         return vectors_BLD

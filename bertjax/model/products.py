@@ -1,6 +1,7 @@
-"""The products, sums and softmax of the network: each function is its formula, and has a gradient of its own.
+"""Products, sums and softmax of the network: each function is a formula with a hand-written gradient.
 
-Gradients are as JAX derives them, up to rounding and dtypes; cpu.py has the forms in which they compile to fast code.
+The gradients equal those that JAX derives, up to rounding and dtypes. cpu.py contains the forms that XLA compiles to
+fast code.
 """
 
 from __future__ import annotations
@@ -44,14 +45,15 @@ __all__ = [
 ]
 
 _LOWEST = float(jnp.finfo(jnp.float32).min)
-PRODUCT = "product"  # name that a policy of `jax.checkpoint` knows the results of `product` by
+PRODUCT = "product"  # name of the results of `product` in policies of `jax.checkpoint`
 
 
 def product(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """x kernel in the dtype of x: [..., in] and [in, *out] -> [..., *out].
+    """Compute x kernel in the dtype of x: [..., in], [in, *out] -> [..., *out].
 
-    The kernel's gradient has the dtype of the kernel. On a CPU it is not rounded to that of x before, which would take
-    two more passes over it there; on accelerators the casts are part of other passes, and narrow products move less.
+    The kernel's gradient has the dtype of the kernel. On a CPU it is not rounded to the dtype of x first, which would
+    take two more passes over it. On accelerators it is: the casts fuse with other passes, and narrow results move less
+    data.
     """
     return checkpoint_name(_product(x, kernel), PRODUCT)
 
@@ -68,8 +70,8 @@ def _product_forward(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[
 
 def _product_backward(residuals: tuple[jax.Array, ...], g: jax.Array) -> tuple[jax.Array, jax.Array]:
     x, kernel, parameter = residuals
-    by_kernel = kernel_gradient(x, g, parameter.dtype)
-    return times_transposed(g, kernel), by_kernel
+    dkernel = kernel_gradient(x, g, parameter.dtype)
+    return times_transposed(g, kernel), dkernel
 
 
 _product.defvjp(_product_forward, _product_backward)
@@ -77,7 +79,7 @@ _product.defvjp(_product_forward, _product_backward)
 
 @jax.custom_vjp
 def attention_scores(q: jax.Array, k: jax.Array) -> jax.Array:
-    """q k / sqrt(K), before the softmax: [B, L, H, K] -> float32 [B, H, L, L]."""
+    """Compute q k / sqrt(K), before the softmax: [B, L, H, K] -> float32 [B, H, L, L]."""
     return jnp.einsum("BLHK,BMHK->BHLM", q * q.shape[-1] ** -0.5, k, preferred_element_type=jnp.float32)
 
 
@@ -90,7 +92,7 @@ attention_scores.defvjp(lambda q, k: (attention_scores(q, k), (q, k)), _scores_b
 
 @jax.custom_vjp
 def softmax(scores: jax.Array) -> jax.Array:
-    """exp(x) over its sum in the last dim, float32 [..., M]."""
+    """Softmax over the last dim, float32 [..., M]."""
     return jax.nn.softmax(scores, axis=-1)
 
 
@@ -103,7 +105,7 @@ softmax.defvjp(lambda scores: 2 * (softmax(scores),), _softmax_backward)
 
 @partial(jax.custom_vjp, nondiff_argnums=(1,))
 def rounded_softmax(scores: jax.Array, dtype: DTypeLike) -> jax.Array:
-    """`softmax` rounded to `dtype`; its gradient follows from the rounded result, which alone is kept for it."""
+    """`softmax` rounded to `dtype`; its gradient is computed from the rounded result, all that is kept for it."""
     return softmax(scores).astype(dtype)
 
 
@@ -121,9 +123,9 @@ rounded_softmax.defvjp(_rounded_forward, _rounded_backward)
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
 def softmax_over(scores: jax.Array, seen: jax.Array, dtype: DTypeLike) -> jax.Array:
-    """`softmax` over the seen places, rounded to `dtype`: scores float32 [B, H, L, M], seen bool [B, L, M].
+    """`softmax` over the visible keys, rounded to `dtype`: scores float32 [B, H, L, M], seen bool [B, L, M].
 
-    The gradient follows from the rounded result, so that the backward pass keeps neither scores nor mask.
+    The gradient is computed from the rounded result, so that the backward pass keeps neither scores nor mask.
     """
     return _masked_softmax(scores, seen, _LOWEST, dtype)
 
@@ -139,7 +141,7 @@ def _softmax_over_forward(scores: jax.Array, seen: jax.Array, dtype: DTypeLike) 
 
 
 def _softmax_over_backward(dtype: DTypeLike, probs: jax.Array, g: jax.Array) -> tuple[jax.Array, None]:
-    return _rounded_backward(dtype, probs, g)[0], None  # 0 at unseen places, where probs are 0
+    return _rounded_backward(dtype, probs, g)[0], None  # 0 at masked scores, where probs are 0
 
 
 softmax_over.defvjp(_softmax_over_forward, _softmax_over_backward)
@@ -147,7 +149,7 @@ softmax_over.defvjp(_softmax_over_forward, _softmax_over_backward)
 
 @jax.custom_vjp
 def weighted_values(weights: jax.Array, v: jax.Array) -> jax.Array:
-    """weights v: [B, H, L, M] and [B, M, H, K] -> [B, L, H, K], in the dtype of v."""
+    """Compute weights v in the dtype of v: [B, H, L, M], [B, M, H, K] -> [B, L, H, K]."""
     return mixed(weights, v)
 
 
@@ -159,9 +161,9 @@ weighted_values.defvjp(lambda weights, v: (weighted_values(weights, v), (weights
 
 
 def _summed(dims: str, x: jax.Array, y: jax.Array) -> jax.Array:
-    """`einsum` to float32, of which the backward pass, too, multiplies arrays of the dtype of x and y.
+    """`einsum` to float32 whose backward pass, too, multiplies arrays in the dtype of x and y.
 
-    What JAX derives has a factor of float32, so that a CPU and a GPU compute all in float32.
+    The gradients that JAX derives have a float32 factor, so that CPUs and GPUs compute the whole product in float32.
     """
     return jnp.einsum(dims, x, y, preferred_element_type=jnp.float32)
 
@@ -175,13 +177,13 @@ summed.defvjp(lambda dims, x, y: (summed(dims, x, y), (x, y)), _summed_backward)
 
 
 def unstack(x: jax.Array, axis: int) -> tuple[jax.Array, ...]:
-    """The slices of x along an axis; the gradient puts theirs side by side, where that of x[i] adds padded ones."""
+    """Slice x along an axis. The gradient concatenates the slices' gradients; that of x[i] would add padded arrays."""
     return tuple(part.squeeze(axis) for part in jax.lax.split(x, (1,) * x.shape[axis], axis))
 
 
 @jax.custom_vjp
 def plus_bias(y: jax.Array, bias: jax.Array) -> jax.Array:
-    """y + bias in the dtype of y: [*rows, *out] and [*out]; the bias' gradient is summed in float32.
+    """Compute y + bias in the dtype of y: [*rows, *out], [*out]; the bias' gradient is summed in float32.
 
     The gradient that JAX derives is a sum in the dtype of y. In bfloat16 it is rounded after each row, and a CPU takes
     twenty times as long for it.

@@ -1,4 +1,4 @@
-"""What no layer changes is computed in each layer, where a scan would keep it at the shape of the scores."""
+"""Keep layer-independent values inside a scan over layers, where JAX would store them in the shape of the scores."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Constants = TypeVar("Constants")
 
 @jax.custom_jvp
 def beside(x: jax.Array, constants: Constants) -> Constants:
-    """`constants` as they are, made to depend on `x` where a gradient is taken.
+    """Return `constants` unchanged, but make them depend on `x` where a gradient is taken.
 
-    What depends on no layer, a mask and whatever is computed of it alone, JAX moves ahead of a scan over layers when it
-    takes the scan's gradient, broadcast to the shape of the scores, and keeps it: [B, H, L, L]. What depends on an
-    activation stays inside.
+    When JAX differentiates a scan over layers, it moves values that depend on no layer (a mask, and anything computed
+    from it alone) out of the scan and stores them broadcast to the scores, [B, H, L, L]. Values that depend on an
+    activation stay inside.
     """
     return constants
 
@@ -26,5 +26,5 @@ def _beside_jvp(primals: tuple[jax.Array, Constants], tangents: tuple) -> tuple[
 
 
 def stay_beside(x: jax.Array, constants: Constants) -> Constants:
-    """`beside` for the forward half of a hand-written gradient, which is not differentiated."""
+    """`beside` for the forward function of a `custom_vjp`, which JAX does not differentiate."""
     return jax.lax.optimization_barrier((x, constants))[1]

@@ -1,4 +1,4 @@
-"""The word table of a model that learns its difference from its generator's (DeBERTa v3, section 3.3), by itself."""
+"""Word tables that are learned as a difference from the generator's (DeBERTa v3, section 3.3), merged into one."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ DIFFERENCE = "word_difference"  # next to `word`, the generator's table, in the 
 
 
 def own_words(tables: dict[str, Any]) -> Any:
-    """The word table that a model reads, given the parameters of its embeddings."""
+    """The word table that a model reads, from the parameters of its embeddings."""
     return tables["word"] + tables[DIFFERENCE] if DIFFERENCE in tables else tables["word"]
 
 
 def with_own_words(params: dict[str, Any]) -> dict[str, Any]:
-    """Parameters of the same function where tables are not shared so; its generator's are then another function's."""
+    """Merge the difference into the word table. This keeps the model's outputs, but not its generator's."""
     tables = params["encoder"]["embeddings"]
     if DIFFERENCE not in tables:
         return params

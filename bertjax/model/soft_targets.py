@@ -13,7 +13,7 @@ from bertjax.parallel.sharding import constrain
 
 
 class Vocabulary(NamedTuple):
-    """What the logits of N predictions are made of: hidden table^T + bias."""
+    """The factors of the logits of N predictions, hidden table^T + bias."""
 
     hidden: jax.Array  # [N, E] in the compute dtype; E may differ between two networks
     table: jax.Array  # float32 [V padded, E]
@@ -36,11 +36,11 @@ def soft_cross_entropy(
     temperature: float,
     chunk: int,
 ) -> SoftSums:
-    """Sum of weighted T² KL(softmax(teacher / T) || softmax(student / T)), differentiable in the student.
+    """Sum weighted T² KL(softmax(teacher / T) || softmax(student / T)), differentiable in the student.
 
-    The factor T² keeps the gradient's size at any temperature T (Hinton et al. 2015, section 2). Both have the same
-    vocabulary and padding; entries from `vocab_size` on are padding and get no probability. weights are float32 [N].
-    The logits of `chunk` predictions exist at a time.
+    The factor T² keeps the gradient's size at any temperature T (Hinton et al. 2015, section 2). Both networks
+    have the same vocabulary and padding; entries from `vocab_size` on are padding and get no probability. weights are
+    float32 [N]. Memory holds the logits of `chunk` predictions at a time.
     """
     student_part, teacher_part = (
         (in_chunks(network.hidden, chunk), network.table, real_bias(network.bias / temperature, vocab_size))
@@ -54,7 +54,7 @@ _Part = tuple[jax.Array, jax.Array, jax.Array]  # hidden [chunks, n, E], table [
 
 
 def _cast(part: _Part) -> tuple[jax.Array, jax.Array]:
-    """The table in the dtype of the hidden states, and the bias."""
+    """Return the table in the dtype of the hidden states, and the bias."""
     hidden, table, bias = part
     return table.astype(hidden.dtype), bias
 
@@ -81,15 +81,15 @@ def _chunk(
     teacher_hidden: jax.Array,
     weights: jax.Array,
 ) -> tuple[SoftSums, jax.Array]:
-    """A chunk's sums, and the gradient of its loss with respect to the student's logits / T, [n, V]."""
+    """Compute a chunk's sums, and the gradient of its loss with respect to the student's logits / T, [n, V]."""
     s = _scaled_logits(temperature, student_hidden, *student)
     t = _scaled_logits(temperature, teacher_hidden, *teacher)
     log_s, log_t = jax.nn.log_softmax(s), jax.nn.log_softmax(t)
     p_t = jnp.exp(log_t)
     divergence = jnp.sum(p_t * (log_t - log_s), axis=-1)
     agree = (jnp.argmax(s, axis=-1) == jnp.argmax(t, axis=-1)).astype(jnp.float32)
-    by_logits = (jnp.exp(log_s) - p_t) * weights[:, None]
-    return SoftSums(jnp.sum(divergence * weights), jnp.sum(agree * weights)), by_logits
+    dlogits = (jnp.exp(log_s) - p_t) * weights[:, None]
+    return SoftSums(jnp.sum(divergence * weights), jnp.sum(agree * weights)), dlogits
 
 
 def _scaled_logits(temperature: float, hidden: jax.Array, table: jax.Array, bias: jax.Array) -> jax.Array:
@@ -104,21 +104,21 @@ def _forward(
     student_table, teacher_table = _cast(student), _cast(teacher)
 
     def add(total: tuple, part: tuple[jax.Array, ...]) -> tuple[tuple, jax.Array]:
-        sums, by_scaled = _chunk(temperature, student_table, teacher_table, *part)
-        by_bias = column_sums(by_scaled)
-        by_logits = (by_scaled / temperature).astype(hidden.dtype)
-        by_table = over_rows(by_logits, part[0], 1, jnp.float32)
-        return jax.tree.map(jnp.add, total, (sums, by_table, by_bias)), by_rows(by_logits, student_table[0])
+        sums, dscaled = _chunk(temperature, student_table, teacher_table, *part)
+        dbias = column_sums(dscaled)
+        dlogits = (dscaled / temperature).astype(hidden.dtype)
+        dtable = over_rows(dlogits, part[0], 1, jnp.float32)
+        return jax.tree.map(jnp.add, total, (sums, dtable, dbias)), by_rows(dlogits, student_table[0])
 
     zero = jnp.zeros((), jnp.float32)
     start = (SoftSums(zero, zero), jnp.zeros(table.shape, jnp.float32), jnp.zeros(bias.shape, jnp.float32))
-    (sums, by_table, by_bias), by_hidden = jax.lax.scan(add, start, (hidden, teacher[0], weights))
-    return sums, (by_hidden, by_table.astype(table.dtype), by_bias)
+    (sums, dtable, dbias), dhidden = jax.lax.scan(add, start, (hidden, teacher[0], weights))
+    return sums, (dhidden, dtable.astype(table.dtype), dbias)
 
 
 def _backward(temperature: float, gradients: tuple[jax.Array, jax.Array, jax.Array], cotangent: SoftSums) -> tuple:
-    by_student = jax.tree.map(lambda g: g * cotangent.loss.astype(g.dtype), gradients)
-    return by_student, None, None  # nothing for the teacher and the weights
+    dstudent = jax.tree.map(lambda g: g * cotangent.loss.astype(g.dtype), gradients)
+    return dstudent, None, None  # no gradient for the teacher and the weights
 
 
 _divergence.defvjp(_forward, _backward)

@@ -1,4 +1,4 @@
-"""The stack of layers: which layers share parameters, how far each sees, and the scan that runs them."""
+"""The stack of layers: which layers share parameters, the window of each, and the scan that runs them."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class Layer(nnx.Module):
         self.divisor = math.sqrt(config.num_hidden_layers / depth) if depth else 1.0
 
     def __call__(self, x_BLD: jax.Array, inputs: LayerInputs, queries_BLD: jax.Array | None = None) -> jax.Array:
-        """The next layer's input; `queries_BLD` replaces x in the queries and in the residual connection."""
+        """Compute the next layer's input; `queries_BLD` replaces x in the queries and in the residual connection."""
         layer_input, keys = x_BLD, inputs.dropout_keys
         attended = self.attention(x_BLD, inputs, queries_BLD, self.attention_input)
         residual = x_BLD if queries_BLD is None else queries_BLD
-        x_BLD = residual + self._divided(dropout(attended, keys, ATTENTION_OUTPUT, self.dropout_rate))
+        x_BLD = residual + self._scale_branch(dropout(attended, keys, ATTENTION_OUTPUT, self.dropout_rate))
         # A norm and the product that follows are one function, so that the backward pass keeps no normalised x.
         residual, parts = recomputed(self._expand)(x_BLD)
-        x_BLD = residual + self._divided(dropout(self.mlp.contract(*parts), keys, MLP_OUTPUT, self.dropout_rate))
+        x_BLD = residual + self._scale_branch(dropout(self.mlp.contract(*parts), keys, MLP_OUTPUT, self.dropout_rate))
         if not self.pre:
             x_BLD = self.mlp_norm(x_BLD)
         if self.convolution is not None:
@@ -61,15 +61,15 @@ class Layer(nnx.Module):
         return constrain(x_BLD, "act_batch", "act_length", "act_embed")
 
     def _expand(self, x_BLD: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-        """Return the residual of the second half, and what the activation reads."""
+        """Return the residual of the second half, and the inputs of its activation."""
         if self.pre:
             return x_BLD, self.mlp.expand(self.mlp_norm(x_BLD))
-        assert self.attention_norm is not None, "a layer without this norm has its norms in front"
+        assert self.attention_norm is not None, "only layers with norm_place pre may lack this norm"
         x_BLD = self.attention_norm(x_BLD)
         return x_BLD, self.mlp.expand(x_BLD)
 
-    def _divided(self, branch_BLD: jax.Array) -> jax.Array:
-        """A branch as it is added to the residual stream (`residual_depth`)."""
+    def _scale_branch(self, branch_BLD: jax.Array) -> jax.Array:
+        """Scale a branch before it is added to the residual stream (`residual_depth`)."""
         return branch_BLD if self.divisor == 1.0 else branch_BLD / self.divisor
 
     def attention_input(self, x_BLD: jax.Array) -> jax.Array:
@@ -82,9 +82,9 @@ Step = Callable[[Layer, LayerInputs, jax.Array, Any], tuple[jax.Array, Any]]
 
 
 def stacked_layers(config: ModelConfig, *, rngs: nnx.Rngs) -> tuple[Layer | None, Layer]:
-    """Layer 0 if its parameters differ in kind, else None; and the stack of the other layers or groups.
+    """Create layer 0 separately if its parameters differ in kind, else None; and the stack of other layers or groups.
 
-    So no parameter is unused, and the stack holds whole periods of windows (1 + 7 x 3 layers).
+    So no parameter is unused, and the stack holds whole periods of windows (ModernBERT-Base: 1 + 7 x 3 layers).
     """
     first = Layer(config, first=True, rngs=rngs) if config.first_layer_apart else None
     count = config.layer_groups or config.num_hidden_layers - (first is not None)
@@ -92,7 +92,7 @@ def stacked_layers(config: ModelConfig, *, rngs: nnx.Rngs) -> tuple[Layer | None
 
 
 def layers_per_group(config: ModelConfig) -> list[int]:
-    """The number of consecutive layers that share the parameters of each of `layer_groups` (ALBERT, section 3.1).
+    """The number of consecutive layers in each of `layer_groups`, which share parameters (ALBERT, section 3.1).
 
     Layer n of N uses group int(n / (N / G)), rounded as transformers rounds it.
     """
@@ -102,7 +102,7 @@ def layers_per_group(config: ModelConfig) -> list[int]:
 
 
 class Stack(NamedTuple):
-    """The layers of an encoder, and how they are executed; `first` and `layers` are those of `stacked_layers`."""
+    """The layers of an encoder, and how they are executed; `first` and `layers` come from `stacked_layers`."""
 
     config: ModelConfig
     execution: ExecutionConfig
@@ -110,16 +110,16 @@ class Stack(NamedTuple):
     layers: Layer
 
     def lower(self, count: int) -> Stack:
-        """The first `count` layers, where no layers share parameters."""
+        """The first `count` layers of a stack in which no layers share parameters."""
         stacked = count - (self.first is not None)
         return self._replace(
-            config=replace(self.config, num_hidden_layers=count), layers=_part(self.layers, slice(0, stacked))
+            config=replace(self.config, num_hidden_layers=count), layers=_slice_tree(self.layers, slice(0, stacked))
         )
 
     def last_repeated(self, times: int) -> Stack:
         """The last layer, repeated with shared parameters."""
         config = replace(self.config, num_hidden_layers=times, layer_groups=1)
-        return self._replace(config=config, first=None, layers=_part(self.layers, slice(-1, None)))
+        return self._replace(config=config, first=None, layers=_slice_tree(self.layers, slice(-1, None)))
 
     def run(
         self, step: Step, x: jax.Array, inputs: LayerInputs, extras: Any = None, first_number: int = 0
@@ -133,17 +133,17 @@ class Stack(NamedTuple):
         numbers = jnp.arange(first_number, first_number + config.num_hidden_layers, dtype=jnp.uint32)
         windows = layer_windows(config)
 
-        def whole_step(layer: Layer, inputs: LayerInputs, x: jax.Array, extra: Any) -> tuple[jax.Array, Any]:
-            return step(self._whole(layer), inputs, x, extra)
+        def gathered_step(layer: Layer, inputs: LayerInputs, x: jax.Array, extra: Any) -> tuple[jax.Array, Any]:
+            return step(self._gather(layer), inputs, x, extra)
 
-        scan = partial(_scan, whole_step, self.execution, inputs)
+        scan = partial(_scan, gathered_step, self.execution, inputs)
         if self.first is not None:
-            alone, others = (_part((numbers, extras), part) for part in (slice(0, 1), slice(1, None)))
+            alone, others = (_slice_tree((numbers, extras), part) for part in (slice(0, 1), slice(1, None)))
             x, first_collected = scan(windows[:1], x, (None, *alone), shared=self.first)
             if config.num_hidden_layers == 1:
                 return x, first_collected
             x, others_collected = scan(windows[1:], x, (self.layers, *others))
-            return x, _joined([first_collected, others_collected])
+            return x, _concatenate([first_collected, others_collected])
         if not config.layer_groups:
             return scan(windows, x, (self.layers, numbers, extras))
         collected, start = [], 0
@@ -152,15 +152,15 @@ class Stack(NamedTuple):
                 continue
             members = slice(start, start + size)
             start += size
-            items = (None, *_part((numbers, extras), members))
-            x, group_collected = scan(windows[members], x, items, shared=self._whole(_one(self.layers, group)))
+            items = (None, *_slice_tree((numbers, extras), members))
+            x, group_collected = scan(windows[members], x, items, shared=self._gather(_layer_at(self.layers, group)))
             collected.append(group_collected)
-        return x, _joined(collected)
+        return x, _concatenate(collected)
 
-    def _whole(self, layer: Layer) -> Layer:
+    def _gather(self, layer: Layer) -> Layer:
         """Gather the weights of a layer if a device holds shards of them (`execution.gather`).
 
-        In a step that is recomputed, the backward pass gathers them again: no policy keeps weights.
+        If the step is rematerialised, the backward pass gathers them again: no policy keeps weights.
         """
         width = layer.attention.query.kernel.shape[0]
         return layer if width == self.config.hidden_size else gather_layer(layer, self.execution.dtype)
@@ -177,8 +177,8 @@ def _scan(
 ) -> tuple[jax.Array, Any]:
     """Run consecutive layers; `items` stacks (layer, number, extra) of each, or with `shared` (None, number, extra).
 
-    The scan runs over periods: within one the window of each layer is known at trace time, as a fused kernel needs it.
-    Layers that do not fill a period follow the scan.
+    The scan runs over periods, within which each layer's window is known at trace time, as fused kernels require.
+    Layers that do not fill a period run after the scan.
     """
     period = _period(windows)
     periods = len(windows) // period
@@ -202,14 +202,15 @@ def _scan(
     collected = []
     scanned = 0 if execution.scan_unroll >= periods else periods * period
     if scanned:
-        members = _members(_part(items, slice(0, scanned)), period)
+        members = _split_periods(_slice_tree(items, slice(0, scanned)), period)
         x, periods_collected = jax.lax.scan(run_period, x, members, unroll=execution.scan_unroll)
-        collected.append(_interleaved(periods_collected))
-    # A scan that is fully unrolled would still stack what every layer keeps for the backward pass, and slice it.
-    for item, window in zip(_each(_part(items, slice(scanned, None))), windows[scanned:], strict=True):
+        collected.append(_interleave(periods_collected))
+    # The rest of the layers; all of them if the scan would be fully unrolled, since it would still stack and slice what
+    # each layer keeps for the backward pass.
+    for item, window in zip(_unstack_tree(_slice_tree(items, slice(scanned, None))), windows[scanned:], strict=True):
         x, layer_collected = run(x, item, window)
         collected.append(jax.tree.map(lambda value: value[None], layer_collected))
-    return x, _joined(collected)
+    return x, _concatenate(collected)
 
 
 def _period(windows: tuple[int, ...]) -> int:
@@ -217,27 +218,27 @@ def _period(windows: tuple[int, ...]) -> int:
     return next(p for p in range(1, len(windows) + 1) if windows[p:] == windows[:-p])
 
 
-def _members(stacked: Any, period: int) -> tuple[Any, ...]:
+def _split_periods(stacked: Any, period: int) -> tuple[Any, ...]:
     """Split a tree of [layers, ...] into one of [periods, ...] for each layer of a period.
 
-    The gradient puts theirs side by side. That of a slice with a stride pads each with zeros and adds them, which took
-    a sixth of ModernBERT's step on a TPU.
+    The gradient concatenates the parts' gradients. With strided slices it would pad each with zeros and add them, which
+    took a sixth of ModernBERT's step on a TPU.
     """
     if period == 1:
         return (stacked,)
-    return tuple(_each(jax.tree.map(lambda x: x.reshape(-1, period, *x.shape[1:]), stacked), axis=1))
+    return tuple(_unstack_tree(jax.tree.map(lambda x: x.reshape(-1, period, *x.shape[1:]), stacked), axis=1))
 
 
-def _each(stacked: Any, axis: int = 0) -> Iterator[Any]:
+def _unstack_tree(stacked: Any, axis: int = 0) -> Iterator[Any]:
     stacks, form = jax.tree.flatten(stacked)
     return (form.unflatten(members) for members in zip(*(unstack(stack, axis) for stack in stacks), strict=True))
 
 
-def _one(stacked: Any, number: int) -> Any:
+def _layer_at(stacked: Any, number: int) -> Any:
     return jax.tree.map(lambda stack: stack[number], stacked)
 
 
-def _part(stacked: Any, which: slice) -> Any:
+def _slice_tree(stacked: Any, which: slice) -> Any:
     """Slice a tree of stacks; slicing all layers costs no operation."""
 
     def cut(stack: jax.Array) -> jax.Array:
@@ -246,12 +247,12 @@ def _part(stacked: Any, which: slice) -> Any:
     return jax.tree.map(cut, stacked)
 
 
-def _interleaved(members: tuple[Any, ...]) -> Any:
+def _interleave(members: tuple[Any, ...]) -> Any:
     """Merge one tree of [periods, ...] for each layer of a period into a tree of [layers, ...], in layer order."""
     if len(members) == 1:
         return members[0]
     return jax.tree.map(lambda *x: jnp.stack(x, axis=1).reshape(-1, *x[0].shape[1:]), *members)
 
 
-def _joined(parts: list[Any]) -> Any:
+def _concatenate(parts: list[Any]) -> Any:
     return parts[0] if len(parts) == 1 else jax.tree.map(lambda *x: jnp.concatenate(x), *parts)

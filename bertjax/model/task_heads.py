@@ -1,7 +1,7 @@
 """The networks of fine-tuning: the encoder with the head of a task.
 
-`model.head` of a config names the class of its network. Class attributes hold what the head needs and its names in
-transformers. A head reads the output of `encode`. Logits are float32. Dropout before a head takes one key per row,
+`model.head` selects the class of the network. Class attributes describe the head and name it in transformers (see
+`TaskNetwork`). A head reads the output of `encode`. Logits are float32. Dropout before a head takes one key per row,
 uint32 [B]; without keys there is no dropout.
 """
 
@@ -18,13 +18,13 @@ from bertjax.model.heads import POOLER_OF_TOKENS, POOLERS_OF_TASKS, Pooler, exis
 from bertjax.model.layers import ACTIVATIONS, Dense, FeedForward, LayerNorm
 from bertjax.model.parameters import uniform
 
-_FORGET = 1  # of the gates input, forget, cell, output: PyTorch's order
+_FORGET = 1  # the forget gate in PyTorch's order: input, forget, cell, output
 
 
 class InnerDense(nnx.Module):
     """Dense and the activation of the layers, [..., D] -> [..., D] (transformers' `BigBirdClassificationHead`).
 
-    Before the classes where `model.task_heads` is deep.
+    Precedes the classifier if `model.task_heads` is deep.
     """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
@@ -50,7 +50,7 @@ class InnerMlp(nnx.Module):
 class BiLstmLayer(nnx.Module):
     """One layer, both directions side by side: [B, L, W] -> [B, L, 2 size], in the dtype of its input.
 
-    A state begins at zero with each packed sequence, so that a sequence does not depend on neighbours or padding.
+    The state is zero at the start of each packed sequence, so that a sequence does not depend on neighbours or padding.
     Weights are initialised as in PyTorch, and the bias of the forget gate with 1, as in TensorFlow.
     """
 
@@ -66,11 +66,11 @@ class BiLstmLayer(nnx.Module):
         # The inputs' part of the gates does not depend on the state: one product for all positions.
         inputs = jnp.einsum("BLW,WTGH->LBTGH", x_BLW, kernel, preferred_element_type=jnp.float32) + self.bias[...]
         ids_LB = sequence_ids.T
-        goes_on = jnp.stack([_goes_on(ids_LB), _goes_on(ids_LB[::-1])], axis=-1)
+        continues = jnp.stack([_continues(ids_LB), _continues(ids_LB[::-1])], axis=-1)
 
         def step(state: tuple[jax.Array, jax.Array], now: tuple[jax.Array, jax.Array]) -> tuple:
-            inputs_BTGH, goes_on_BT = now
-            h, c = (jnp.where(goes_on_BT[:, :, None], part, 0.0) for part in state)
+            inputs_BTGH, continues_BT = now
+            h, c = (jnp.where(continues_BT[:, :, None], part, 0.0) for part in state)
             recurred = jnp.einsum("BTH,THGK->BTGK", h.astype(recurrent.dtype), recurrent)
             i, f, g, o = jnp.moveaxis(inputs_BTGH + recurred.astype(jnp.float32), 2, 0)
             c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
@@ -78,18 +78,18 @@ class BiLstmLayer(nnx.Module):
             return (h, c), h
 
         zero = jnp.zeros((inputs.shape[1], *recurrent.shape[:2]), jnp.float32)
-        _, states_LBTH = jax.lax.scan(step, (zero, zero), (_second_reversed(inputs), goes_on))
-        both = _second_reversed(states_LBTH).swapaxes(0, 1)
+        _, states_LBTH = jax.lax.scan(step, (zero, zero), (_reverse_second(inputs), continues))
+        both = _reverse_second(states_LBTH).swapaxes(0, 1)
         return both.reshape(*sequence_ids.shape, -1).astype(x_BLW.dtype)
 
 
-def _goes_on(ids_LB: jax.Array) -> jax.Array:
-    """Whether a position has the sequence id of the one before it: bool [L, B]."""
+def _continues(ids_LB: jax.Array) -> jax.Array:
+    """Whether a position has the same sequence id as the one before it: bool [L, B]."""
     return jnp.pad(ids_LB[1:] == ids_LB[:-1], ((1, 0), (0, 0)))
 
 
-def _second_reversed(x_LBT: jax.Array) -> jax.Array:
-    """[L, B, 2, ...] with the second direction's positions reversed."""
+def _reverse_second(x_LBT: jax.Array) -> jax.Array:
+    """Reverse the positions of the second direction: [L, B, 2, ...]."""
     return jnp.stack([x_LBT[:, :, 0], x_LBT[::-1, :, 1]], axis=2)
 
 
@@ -116,12 +116,12 @@ class TaskHead(nnx.Module):
 
 
 def _token_pooler(config: ModelConfig, *, rngs: nnx.Rngs) -> Pooler | None:
-    """The pooler below a head per token, if the model has one there; frozen features have none."""
+    """The pooler below a head per token, or None; frozen features have no pooler."""
     return Pooler(config, rngs=rngs) if config.pooler == POOLER_OF_TOKENS and not config.features else None
 
 
 class TokenHead(TaskHead):
-    """A head per token, with a BiLSTM of `model.lstm_size` below the dense layer where that is not 0."""
+    """A head per token, with a BiLSTM below the dense layer if `model.lstm_size` is not 0."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         width, size = config.hidden_size * max(1, len(config.features)), config.lstm_size
@@ -129,7 +129,7 @@ class TokenHead(TaskHead):
         self.lstm = BiLstm(width, size, rngs=rngs) if size else None
 
     def read(self, x_BLW: jax.Array, sequence_ids: jax.Array) -> jax.Array:
-        """What the dense layer reads: x, or the states of the BiLSTM."""
+        """Compute the input of the dense layer: x, or the states of the BiLSTM."""
         return x_BLW if self.lstm is None else self.lstm(x_BLW, sequence_ids)
 
 
@@ -158,7 +158,7 @@ class SequenceNetwork(TaskNetwork):
 
 
 class ChoiceNetwork(TaskNetwork):
-    """One of several choices, which lie packed in one row (transformers' BertForMultipleChoice)."""
+    """One of several choices, which are packed in one row (transformers' BertForMultipleChoice)."""
 
     name, transformers = "choice", "ForMultipleChoice"
     pooled = True
@@ -181,7 +181,7 @@ class ChoiceNetwork(TaskNetwork):
 
 
 class TokenNetwork(TaskNetwork):
-    """A class for every token (transformers' BertForTokenClassification), or the paper's feature-based variant of it.
+    """A class for every token (transformers' BertForTokenClassification), or the paper's feature-based variant.
 
     The feature-based variant (section 5.3) reads `features` of the frozen encoder, with a BiLSTM of `lstm_size`.
     """
@@ -193,7 +193,7 @@ class TokenNetwork(TaskNetwork):
         super().__init__(config, execution, rngs=rngs)
         pooler = _token_pooler(config, rngs=rngs)
         self.reads_pooler = pooler is not None
-        # Of deep heads the pooler is kept, untrained, for exports.
+        # With deep heads an untrained pooler is kept for exports.
         self.pooler = Pooler(config, rngs=rngs) if config.task_heads == "deep" else pooler
         self.head = TokenHead(config, rngs=rngs)
 
@@ -209,7 +209,7 @@ class TokenNetwork(TaskNetwork):
 
 
 class SpanNetwork(TaskNetwork):
-    """Where an answer starts and ends (transformers' BertForQuestionAnswering); there is no dropout before its head."""
+    """Where an answer starts and ends (transformers' BertForQuestionAnswering); its head has no dropout."""
 
     name, transformers, transformers_head = "span", "ForQuestionAnswering", "qa_outputs"
     outputs = ("start_logits", "end_logits")
@@ -222,7 +222,7 @@ class SpanNetwork(TaskNetwork):
         self.inner = InnerMlp(config, rngs=rngs) if config.task_heads == "deep" else None
 
     def span_logits(self, hidden_BLD: jax.Array) -> jax.Array:
-        """For every token, the logits that it is the first and that it is the last of the answer: [B, L, 2]."""
+        """Two logits for every token, that the answer starts and that it ends there: [B, L, 2]."""
         pool = self.pooler or self.inner
         return self.head(hidden_BLD if pool is None else pool(hidden_BLD), None)
 
@@ -234,7 +234,7 @@ class SpanNetwork(TaskNetwork):
 class VectorNetwork(TaskNetwork):
     """A vector of length 1 for a text: the mean of its tokens' vectors.
 
-    The pooler is kept, untrained, for exports, unless `model.pooler` says that it belongs to heads of tasks.
+    An untrained pooler is kept for exports, unless `model.pooler` belongs to task heads.
     """
 
     name, transformers, transformers_head = "vector", "Model", ""
@@ -246,7 +246,7 @@ class VectorNetwork(TaskNetwork):
         self.pooler = None if config.pooler in POOLERS_OF_TASKS else Pooler(config, rngs=rngs)
 
     def vectors(self, hidden_BLD: jax.Array, sequence_ids: jax.Array, S: int) -> jax.Array:
-        """Of each of up to S packed sequences, float32 [B, S, D]; zeros for one that the row does not have."""
+        """Compute the vectors of up to S packed sequences, float32 [B, S, D]; zeros for those that a row lacks."""
         member_BLS = (sequence_ids[:, :, None] == jnp.arange(1, S + 1)).astype(jnp.float32)
         # A sum serves as well as a mean: the scale of a vector is lost when it gets length 1.
         sums_BSD = jnp.einsum("BLS,BLD->BSD", member_BLS, hidden_BLD.astype(jnp.float32))

@@ -19,7 +19,7 @@ Module = TypeVar("Module", bound=nnx.Module)
 
 
 def specs_over(logical_axes: Any, axes: tuple[str, ...]) -> Any:
-    """The PartitionSpec of each parameter, restricted to these mesh axes."""
+    """The PartitionSpec of each parameter, restricted to `axes` of the mesh."""
     part = lambda names: P(*[axis if axis in axes else None for axis in spec(names)])  # noqa: E731
     return jax.tree.map(part, logical_axes, is_leaf=is_names)
 
@@ -53,19 +53,19 @@ def gather_layer(layer: Module, dtype: str) -> Module:
     axes, mesh = logical_axes(state), jax.sharding.get_abstract_mesh()
     specs = specs_over(axes, BATCH_AXES)
 
-    def rounded(x: jax.Array, axes: P) -> jax.Array:
+    def cast(x: jax.Array, axes: P) -> jax.Array:
         return x.astype(dtype) if "fsdp" in axes else x
 
-    def scattered(g: jax.Array, axes: P) -> jax.Array:
+    def scatter(g: jax.Array, axes: P) -> jax.Array:
         return sum_and_scatter(g, axes, stacked=False) if "fsdp" in axes else g
 
     @jax.custom_vjp
     def whole(params: Any) -> Any:
-        gathered = gather(jax.tree.map(rounded, params, specs), axes, mesh)
+        gathered = gather(jax.tree.map(cast, params, specs), axes, mesh)
         return jax.tree.map(lambda x, shard: x.astype(shard.dtype), gathered, params)
 
     def backward(_: None, grads: Any) -> tuple[Any]:
-        return (per_tensor_shard(lambda g: jax.tree.map(scattered, g, specs), grads, axes, mesh),)
+        return (per_tensor_shard(lambda g: jax.tree.map(scatter, g, specs), grads, axes, mesh),)
 
     whole.defvjp(lambda params: (whole(params), None), backward)
     return nnx.merge(graphdef, nnx.State(whole(nnx.to_pure_dict(state))))
@@ -83,9 +83,9 @@ def sum_and_scatter(gradient: jax.Array, axes: P, stacked: bool) -> jax.Array:
 
 
 def per_tensor_shard(exchange: Callable[[Any], Any], tree: Any, logical_axes: Any, mesh: Mesh | AbstractMesh) -> Any:
-    """Gather or reduce over the batch axes each device's shard of the parameters.
+    """Run `exchange`, which gathers or reduces over the batch axes, on each device's `tensor` shard of the parameters.
 
-    With automatic sharding the compiler first gathers each array over `tensor`, and so sends all of it.
+    With automatic sharding the compiler would first gather each array over `tensor`, and so send all of it.
     """
     if mesh.shape["tensor"] == 1 or mesh.shape["fsdp"] == 1:
         return exchange(tree)

@@ -24,9 +24,9 @@ BATCH_AXES = ("data", "fsdp")  # the axes that split a batch; the step is writte
 def make_mesh(config: MeshConfig, devices: Sequence[Device] | None = None, slices: Sequence[int] | None = None) -> Mesh:
     """Arrange the devices along the axes, so that only the `dcn` factors cross slices.
 
-    `slices` has the slice of each device; by default the devices provide it. `config.fsdp` 0 is 1 here, because only a
-    run has weights to shard (`training_mesh`). Raises ValueError if the product of
-    the axes is not the number of devices, or slices cannot be laid along the axes as configured.
+    `slices` contains the slice of each device; by default the devices provide it. `config.fsdp` 0 is 1 here, because
+    only a run has weights to shard (`training_mesh`). Raises ValueError if the product of the axes is not the number of
+    devices, or if slices cannot be laid along the axes as configured.
     """
     devices = jax.devices() if devices is None else list(devices)
     shape = mesh_shape(config, len(devices), f"{devices[0].platform} devices")
@@ -44,7 +44,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[Device] | None = None, slice
 
 
 def mesh_sharing(rows: Collection[int]) -> Mesh:
-    """A `data` mesh over the largest number of devices that divides each of these numbers of rows."""
+    """A `data` mesh over the largest number of devices that divides every number in `rows`."""
     most = math.gcd(*rows)
     count = max(n for n in range(1, jax.device_count() + 1) if most % n == 0)
     return make_mesh(MeshConfig(), jax.devices()[:count])
@@ -56,7 +56,7 @@ def without_mesh() -> AbstractContextManager[object]:
 
 
 def slice_numbers(devices: Sequence[Device]) -> tuple[int, ...]:
-    """The TPU slice of each device, or of a GPU its domain of fast links."""
+    """The TPU slice of each device, or the NVLink domain of a GPU."""
     return tuple(getattr(device, "slice_index", None) or 0 for device in devices)
 
 
@@ -71,8 +71,8 @@ def slice_shape(config: MeshConfig, shape: tuple[int, ...], slices: int) -> tupl
     data = slices // config.dcn_fsdp if config.dcn_data == -1 else config.dcn_data
     if data * config.dcn_fsdp != slices:
         raise ValueError(f"{settings} does not make the {slices} slice(s) that there are; leave mesh.dcn_data at -1")
-    of_axis, axes = {"data": data, "fsdp": config.dcn_fsdp}, mesh_axes(config)
-    factors = tuple(of_axis.get(axis, 1) for axis in axes)
+    crossing, axes = {"data": data, "fsdp": config.dcn_fsdp}, mesh_axes(config)
+    factors = tuple(crossing.get(axis, 1) for axis in axes)
     for axis, size, factor in zip(axes, shape, factors, strict=True):
         if size % factor:
             raise ValueError(
@@ -83,27 +83,27 @@ def slice_shape(config: MeshConfig, shape: tuple[int, ...], slices: int) -> tupl
 
 
 def make_abstract_mesh(config: MeshConfig, devices: int) -> AbstractMesh:
-    """The mesh of a number of devices that need not exist. Raises ValueError like `make_mesh`."""
-    shape, axes = mesh_shape(config, devices, "devices it is for"), mesh_axes(config)
+    """The mesh for a number of devices, which need not exist. Raises ValueError like `make_mesh`."""
+    shape, axes = mesh_shape(config, devices, "devices it is planned for"), mesh_axes(config)
     return AbstractMesh(shape, axes, axis_types=(AxisType.Auto,) * len(axes))
 
 
 def mesh_axes(config: MeshConfig) -> tuple[str, ...]:
-    """The axes of a mesh: `AXES`, without `length` where rows are whole, as in every program before that axis."""
+    """The axes of a mesh: `AXES`, without `length` if rows are not split."""
     return tuple(axis for axis in AXES if axis != "length" or config.length != 1)
 
 
-def mesh_shape(config: MeshConfig, devices: int, which: str) -> tuple[int, ...]:
-    """Size of each axis. Raises ValueError, calling the devices `which`, if the product is not their number."""
-    of_axis = {axis: getattr(config, axis) or (1 if axis == "fsdp" else 0) for axis in mesh_axes(config)}
-    sizes = list(of_axis.values())
-    settings = " ".join(["mesh", *[f"{axis}={size}" for axis, size in of_axis.items()]])
+def mesh_shape(config: MeshConfig, devices: int, description: str) -> tuple[int, ...]:
+    """Size of each axis. Raises ValueError, with a description of the devices, if the product is not their number."""
+    size_by_axis = {axis: getattr(config, axis) or (1 if axis == "fsdp" else 0) for axis in mesh_axes(config)}
+    sizes = list(size_by_axis.values())
+    settings = " ".join(["mesh", *[f"{axis}={size}" for axis, size in size_by_axis.items()]])
     if sizes.count(-1) > 1 or any(size != -1 and size < 1 for size in sizes):
         raise ValueError(f"{settings}: every axis must be at least 1, and at most one may be -1 (= whatever is left)")
     fixed = math.prod(size for size in sizes if size != -1)
     if devices % fixed or (-1 not in sizes and fixed != devices):
         raise ValueError(
-            f"{settings} does not fit the {devices} {which}; "
+            f"{settings} does not fit the {devices} {description}; "
             f"make the product of the axes {devices}, or leave one axis at -1"
         )
     return tuple(devices // fixed if size == -1 else size for size in sizes)
@@ -115,5 +115,5 @@ def batch_shards(mesh: Mesh) -> int:
 
 
 def row_parts(mesh: Mesh | AbstractMesh) -> int:
-    """The number of parts of a row, each with as many of its tokens on a device of its own."""
+    """The number of devices that share a row, each with an equal part of its tokens."""
     return mesh.shape.get("length", 1)

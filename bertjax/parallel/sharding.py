@@ -42,7 +42,7 @@ RULES: dict[str, str | tuple[str, ...] | None] = {
     "act_heads": "tensor",
     "act_mlp": "tensor",
     "act_vocab": ("tensor", "length"),
-    # attention's: of whole rows, so that `length` splits heads instead of tokens
+    # inside attention, where rows are whole and `length` splits heads instead of tokens
     "row_length": None,
     "row_heads": ("tensor", "length"),
 }
@@ -51,12 +51,12 @@ RULES: dict[str, str | tuple[str, ...] | None] = {
 def spec(names: tuple[str, ...]) -> P:
     """The PartitionSpec of an array whose dims carry these logical names."""
     axes = [RULES[name] for name in names]
-    # A mesh axis may split one dim only: of a square matrix [embed, embed] the first dim keeps it.
+    # A mesh axis may split one dim only: in a square matrix [embed, embed] the first.
     return P(*[axis if axis is None or axis not in axes[:i] else None for i, axis in enumerate(axes)])
 
 
 def _activation_spec(mesh: AbstractMesh, names: tuple[str, ...], shape: tuple[int, ...]) -> P:
-    """The automatic axes of `mesh` that split an activation: each one dim, and `length` only what it divides."""
+    """The spec of an activation without the batch axes: an axis splits one dim, and `length` only one it divides."""
     taken: set[str] = set(BATCH_AXES)
     dims = []
     for axes, size in zip(spec(names), shape, strict=True):
@@ -85,12 +85,12 @@ def constrain(x: jax.Array, *names: str) -> jax.Array:
 
 
 def tensors_are_whole() -> bool:
-    """Whether the current mesh splits no tensor: then any of its dims can be joined to one."""
+    """Whether the current mesh leaves tensors whole, so that any of their dims can be joined."""
     return jax.sharding.get_abstract_mesh().shape.get("tensor", 1) == 1 and rows_are_whole()
 
 
 def rows_are_whole() -> bool:
-    """Whether the current mesh splits no row."""
+    """Whether the current mesh leaves rows whole."""
     return "length" not in jax.sharding.get_abstract_mesh().shape
 
 
@@ -103,7 +103,7 @@ def devices_along(name: str) -> int:
 def logical_axes(state: nnx.State) -> dict[str, Any]:
     """The parameter tree with each array replaced by the tuple of its dims' logical names.
 
-    Parameters below a stack (a node named `layers`, of layers or of groups that share them) have its dim in front.
+    Parameters below a node named `layers`, a stack of layers or of shared groups, have the stack's dim in front.
     """
     tree: dict[str, Any] = {}
     for path, variable in nnx.to_flat_state(state):
@@ -141,12 +141,13 @@ def to_global(mesh: Mesh, local_batch: dict[str, np.ndarray]) -> dict[str, jax.A
     """Make arrays sharded over the whole mesh from this process's rows of a batch; all shards have the same size."""
     sharding, here = batch_sharding(mesh), len(local_shards(mesh))
 
-    def whole(rows: np.ndarray) -> tuple[int, ...]:
+    def global_shape(rows: np.ndarray) -> tuple[int, ...]:
         assert len(rows) % here == 0, "shards of unequal size"
         return len(rows) // here * batch_shards(mesh), *rows.shape[1:]
 
     return {
-        key: jax.make_array_from_process_local_data(sharding, rows, whole(rows)) for key, rows in local_batch.items()
+        key: jax.make_array_from_process_local_data(sharding, rows, global_shape(rows))
+        for key, rows in local_batch.items()
     }
 
 
@@ -190,8 +191,7 @@ def check_divisible(
 ) -> None:
     """Refuse a mesh that cannot split the batch of a stage (its number, from 0) or the weights evenly.
 
-    `whose` says whose weights, where they are not the model's.
-
+    `whose` names the network in messages, if it is not the model.
     Raises ValueError naming the key, its value, the mesh axis and what to change.
     """
     shards = batch_shards(mesh)
@@ -219,18 +219,18 @@ def check_divisible(
 
 
 def _or_split_rows(training: TrainingConfig, shards: int) -> str:
-    """Advice for devices that share rows, where a step has too few."""
+    """Advise to split rows over devices, if a step has too few rows."""
     parts = shards // math.gcd(shards, training.global_batch_size)
     return f", or let {parts} devices share each row: --mesh.length {parts}"
 
 
 def _key(key: str, whose: str) -> str:
-    """The name of a network's setting in a message."""
+    """The name of a network's setting in messages."""
     return f"the {whose} {key.removeprefix('model.').removeprefix('the ')}" if whose else key
 
 
-# Options of a network whose attention or recurrence is not written for rows that are split.
-_OF_WHOLE_ROWS = ("global_tokens", "attention_block", "score_bias_buckets", "conv_kernel", "lstm_size")
+# Options whose attention or recurrence does not support split rows.
+_NEED_WHOLE_ROWS = ("global_tokens", "attention_block", "score_bias_buckets", "conv_kernel", "lstm_size")
 
 
 def check_rows_split(
@@ -248,10 +248,10 @@ def check_rows_split(
             f"{prefix}data.sequence_length={sequence_length} is not divisible by mesh.length={size}; choose a divisor "
             f"of {sequence_length}"
         )
-    for key in _OF_WHOLE_ROWS:
+    for key in _NEED_WHOLE_ROWS:
         if (value := getattr(model, key)) not in (0, "none"):
             key = _key(f"model.{key}", whose)
-            raise ValueError(f"{key}={value!r} needs whole rows and excludes mesh.length={size}; set it to 1")
+            raise ValueError(f"{key}={value!r} needs whole rows and excludes mesh.length={size}; set mesh.length to 1")
     if model.position_embedding != "relative":
         return
     # XLA's partitioner aborts on a gather of distances along both axes (jax 0.10.2).
@@ -267,7 +267,7 @@ def check_rows_split(
 
 
 def divided_sizes(model: ModelConfig, padded_vocab_size: int) -> list[tuple[str, int, str]]:
-    """The sizes of a network's weights that an axis of the mesh divides: what each is called, its value, the axis."""
+    """List the weight sizes that a mesh axis must divide: (name in messages, size, axis)."""
     sizes = [
         ("model.hidden_size", model.hidden_size, "fsdp"),
         ("model.num_attention_heads", model.num_attention_heads, "tensor"),
@@ -281,58 +281,60 @@ def divided_sizes(model: ModelConfig, padded_vocab_size: int) -> list[tuple[str,
     return [entry for entry in sizes if entry[1]]
 
 
-# On a CPU the activations of more tokens do not fit in the caches, and their buffers are mapped and cleared in every
-# call: MiniLM over texts of 192 tokens took 2.3 times as long with 8192 as with 2048, and no less with 512.
-_TOKENS = {"cpu": 2048}
-_TOKENS_OF_OTHERS = 8192
+# On a CPU the activations of more tokens exceed the caches, and their buffers are mapped and cleared in every call:
+# MiniLM on texts of 192 tokens takes 2.3 times as long with 8192 as with 2048, and no less with 512.
+_CPU_TOKENS, _ACCELERATOR_TOKENS = 2048, 8192
 
 
 def tokens_at_once(mesh: Mesh) -> int:
     """The default number of tokens, padding included, that one device of the mesh computes at once."""
-    return _TOKENS.get(mesh.devices.flat[0].platform, _TOKENS_OF_OTHERS)
+    return _CPU_TOKENS if mesh.devices.flat[0].platform == "cpu" else _ACCELERATOR_TOKENS
 
 
 def power_of_two_below(number: int) -> int:
-    """The largest power of two up to a number of at least 1; it limits the number of compiled shapes."""
+    """The largest power of two up to `number` (at least 1); used to limit the number of compiled shapes."""
     return 1 << (number.bit_length() - 1)
 
 
 # Biases and LayerNorms stay whole: 0.1 % of BERT-Base's parameters, 2 % of BERT-Tiny's.
 ALLOWED_SHARE = 0.03
-_NAMED = 5
+_LISTED = 5  # arrays in a message
 
 
 @dataclass(frozen=True)
 class Replicated:
-    """Parameters with copies on a mesh that splits weights; copies along `data` are intended and not counted."""
+    """Parameters with copies on a mesh that splits weights. Copies along `data` are intended and not counted."""
 
-    share: float  # bytes of copies, as a share of those without any split; 0 on a mesh that splits no weights
+    share: float  # bytes of copies / bytes of copies if nothing were split; 0 on a mesh that splits no weights
     largest: tuple[tuple[str, int], ...]  # path and bytes
 
     @property
     def is_much(self) -> bool:
-        """Whether the share exceeds that of biases and LayerNorms."""
+        """Whether more is replicated than biases and LayerNorms."""
         return self.share > ALLOWED_SHARE
 
     def __str__(self) -> str:
         arrays = ", ".join(f"{path} ({size / 1e6:,.1f} MB)" for path, size in self.largest)
         return (
-            f"{self.share:.1%} of the copies that the mesh could avoid exist, the largest of {arrays}; "
+            f"{self.share:.1%} of the avoidable copies of parameters exist, most of them of {arrays}; "
             "give their dims logical names that bertjax/parallel/sharding.py maps to a mesh axis"
         )
 
 
 def replicated(params: Any, mesh: Mesh) -> Replicated:
-    """Find copies in the shardings of parameters (arrays, or shapes with shardings)."""
+    """Find replicated parameters (arrays, or shapes with shardings)."""
     devices = mesh.shape["fsdp"] * mesh.shape["tensor"]
     if devices == 1:
         return Replicated(0.0, ())
     leaves = jax.tree_util.tree_leaves_with_path(params)
-    sizes = {jax.tree_util.keystr(path, simple=True, separator="."): _bytes(leaf) for path, leaf in leaves}
+    sizes = {
+        jax.tree_util.keystr(path, simple=True, separator="."): math.prod(leaf.shape) * leaf.dtype.itemsize
+        for path, leaf in leaves
+    }
     shards = [_shards(leaf) for _, leaf in leaves]
-    copied = {name: size * (devices // n - 1) for (name, size), n in zip(sizes.items(), shards, strict=True)}
-    largest = sorted((name for name in copied if copied[name]), key=lambda name: -copied[name])[:_NAMED]
-    share = sum(copied.values()) / (sum(sizes.values()) * (devices - 1))
+    copy_bytes = {name: size * (devices // n - 1) for (name, size), n in zip(sizes.items(), shards, strict=True)}
+    largest = sorted((name for name in copy_bytes if copy_bytes[name]), key=lambda name: -copy_bytes[name])[:_LISTED]
+    share = sum(copy_bytes.values()) / (sum(sizes.values()) * (devices - 1))
     return Replicated(share, tuple((name, sizes[name]) for name in largest))
 
 
@@ -344,7 +346,3 @@ def device_bytes(tree: Any) -> int:
 def _shards(leaf: Any) -> int:
     """The number of distinct shards of an array."""
     return math.prod(leaf.shape) // math.prod(leaf.sharding.shard_shape(leaf.shape))
-
-
-def _bytes(leaf: Any) -> int:
-    return math.prod(leaf.shape) * leaf.dtype.itemsize

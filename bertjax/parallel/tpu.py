@@ -1,4 +1,4 @@
-"""The form in which XLA scatters a sum over the devices of a TPU."""
+"""`psum_scatter` in a form that XLA compiles to a reduce-scatter on TPUs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
 
-_LANES = 1024  # a vocabulary is padded to a multiple
+_LANES = 1024  # a vocabulary is padded to a multiple of this
 
 
 def sum_and_scatter(x: jax.Array, axis: str, dim: int, stacked: bool) -> jax.Array:

@@ -1,1 +1,1 @@
-"""Attention: the layer, the back ends that compute it, and which one is chosen."""
+"""Attention: the layer, the backends that compute it, and the choice among them."""

@@ -46,7 +46,7 @@ def attend(
     A `bias`, float32 [H, L, L], is added to the scores; only XLA supports it.
 
     `packed=False` means that every row is one sequence and then padding. `choose_attention` decides whether a backend
-    supports the arguments. cudnn has no windows: layers with a window use XLA. XLA computes windows in blocks where
+    supports the arguments. cudnn lacks windows: layers with a window use XLA. XLA computes windows in blocks where
     that pays, and other rows of more than `WHOLE_ROWS` tokens by blocks of queries.
     """
     if backend == "xla" or (backend == "cudnn" and window):
@@ -58,7 +58,7 @@ def attend(
             return attention_by_queries(*inputs, scale=scale, window=window, causal=causal, slopes=slopes)
         seen = visible(sequence_ids, causal, window)
         return xla_attention(q, k, v, seen, dropout_keys, dropout_rate, slopes, bias)
-    assert bias is None, f"{backend} has no biases of scores"
+    assert bias is None, f"{backend} does not support biases of scores"
     if backend in ("mosaic", "mosaic_interpreted"):
         # Imported here because Pallas takes a quarter of a second that other runs do not need to spend.
         from bertjax.model.attention.mosaic import mosaic_attention
@@ -68,7 +68,7 @@ def attend(
         interpret = backend == "mosaic_interpreted"
         settings = Settings(q.shape[-1], rate, causal, window, alibi=bool(slopes), interpret=interpret)
         return mosaic_attention(q, k, v, sequence_ids, dropout_keys, slopes, settings)
-    assert not slopes, f"{backend} has no slopes"
+    assert not slopes, f"{backend} does not support ALiBi"
     assert dropout_keys is None or dropout_rate == 0.0, f"{backend} has no dropout"
     kernel = partial(cudnn_attention, packed=packed, causal=causal)
     return per_device(kernel, (q, QKV), (k, QKV), (v, QKV), (sequence_ids, TOKENS))
@@ -77,8 +77,8 @@ def attend(
 def visible(sequence_ids: jax.Array, causal: bool, window: int = 0) -> jax.Array:
     """Compute which token (last dim) each token (middle dim) sees: [B, L] -> bool [B, L, L].
 
-    A token sees the tokens of its sequence: in a causal model those up to itself, with a window those at most so many
-    tokens away on either side. Padding (id 0) sees padding, so that no row of the softmax is empty.
+    A token sees the tokens of its sequence: in a causal model those up to itself, with a window those at most
+    `window` tokens away on either side. Padding (id 0) sees padding, so that no row of the softmax is empty.
     """
     seen = sequence_ids[:, :, None] == sequence_ids[:, None, :]
     length = seen.shape[-1]
@@ -113,11 +113,11 @@ def xla_attention(
 ) -> jax.Array:
     """Compute the formula over visible tokens (`seen`, bool [B, L, L]), with `bias` [H, L, L] added to the scores.
 
-    Of the arrays [B, H, L, L], the backward pass keeps only the probabilities in the dtype of v, and draws the dropout
-    mask again; with `slopes` it keeps none, and computes q k again.
+    Of the arrays [B, H, L, L], the backward pass keeps only the probabilities in the dtype of v, and recomputes the
+    dropout mask; with `slopes` it keeps none, and recomputes q k too.
     """
 
-    def mixed(probs: jax.Array, v: jax.Array, keys: jax.Array | None) -> jax.Array:
+    def mix(probs: jax.Array, v: jax.Array, keys: jax.Array | None) -> jax.Array:
         return weighted_values(dropout(probs, keys, ATTENTION_PROBS, dropout_rate), v)
 
     def attention(q: jax.Array, k: jax.Array, seen: jax.Array, v: jax.Array, keys: jax.Array | None) -> jax.Array:
@@ -126,7 +126,7 @@ def xla_attention(
             scores += bias
         if slopes:
             scores = with_alibi(scores, slopes)
-        return recomputed(mixed)(softmax_over(scores, seen, v.dtype), v, keys)
+        return recomputed(mix)(softmax_over(scores, seen, v.dtype), v, keys)
 
     return (recomputed(attention) if slopes else attention)(q, k, seen, v, dropout_keys)
 
@@ -134,7 +134,7 @@ def xla_attention(
 def cudnn_attention(
     q: jax.Array, k: jax.Array, v: jax.Array, sequence_ids: jax.Array, *, packed: bool, causal: bool
 ) -> jax.Array:
-    """Call cuDNN's flash attention. It has no sequence ids: rows are passed by their lengths, packed rows by a mask.
+    """Call cuDNN's flash attention. It lacks sequence ids: rows are passed by their lengths, packed rows by a mask.
 
     The mask becomes a bias [B, 1, L, L] in the dtype of q while a layer runs: 134 MB for a row of 8,192 in bfloat16.
     """

@@ -1,4 +1,4 @@
-"""Which back end computes the attention: what each can compute, and where it is faster.
+"""The choice of the attention backend: what each supports, and where it is faster.
 
 Nothing here depends on the machine that runs it, because a step may be compiled for another one.
 """
@@ -23,32 +23,33 @@ from bertjax.model.attention.kernels import (
 )
 from bertjax.model.attention.self_attention import layer_windows
 
-FUSED_FROM = 512  # least tokens of a row; with fewer the probabilities are small and XLA is as fast
-CUDNN_HEAD_DIM = 128  # most dims of a head; Hopper takes 256
+FUSED_FROM = 512  # minimum tokens of a row; in shorter rows the probabilities are small and XLA is as fast
+CUDNN_HEAD_DIM = 128  # maximum dims of a head; Hopper supports 256
 CUDNN_PACKED_FROM = (0, 11, 2)  # first jax whose backward pass with a mask computes no gradient of the mask
-CUDNN_CAPABILITY = (8, 0)  # least CUDA compute capability: Ampere
-_DESCRIBED = {"H100": "9.0", "H200": "9.0", "B200": "10.0"}  # GPUs of plans, by a part of the device kind
+CUDNN_CAPABILITY = (8, 0)  # minimum CUDA compute capability: Ampere
+_PLAN_CAPABILITIES = {"H100": "9.0", "H200": "9.0", "B200": "10.0"}  # by a part of the device kind
 ChosenBackend = Literal["xla", "cudnn", "mosaic"]
 # By jax's name of the platform, best first.
 FUSED: dict[str, tuple[ChosenBackend, ...]] = {"tpu": ("mosaic",), "gpu": ("cudnn",), "cuda": ("cudnn",)}
 
 
 def compute_capability(device: Any) -> str | None:
-    """What `choose_attention` has to know of a device: the compute capability of a GPU, the kind of a TPU.
+    """The device property that `choose_attention` needs: the compute capability of a GPU, or the kind of a TPU.
 
-    jax's compute capability is "9.0" of an NVIDIA GPU and a name of other GPUs. Of other devices it is None.
+    In jax the compute capability is a number like "9.0" for NVIDIA GPUs, and a name for others. It is None for other
+    devices.
     """
     if device.platform == "tpu":
         return device.device_kind
     capability = getattr(device, "compute_capability", None)
     if capability is not None or device.platform not in ("gpu", "cuda"):
         return capability
-    return next((number for name, number in _DESCRIBED.items() if name in device.device_kind), None)
+    return next((number for name, number in _PLAN_CAPABILITIES.items() if name in device.device_kind), None)
 
 
 @dataclass(frozen=True)
 class AttentionChoice:
-    """The back end and the reason for it."""
+    """A backend and the reason for it."""
 
     backend: ChosenBackend
     reason: str
@@ -59,7 +60,7 @@ class AttentionChoice:
 
 @dataclass(frozen=True)
 class Hindrance:
-    """Why a back end cannot be used, and what to change."""
+    """Why a backend cannot be used, and what to change."""
 
     reason: str
     remedy: str
@@ -74,12 +75,12 @@ def choose_attention(
     capability: str | None,
     jax_version: tuple[int, ...] = jax.__version_info__,
 ) -> AttentionChoice:
-    """The back end for rows of `length` tokens in a step that is compiled for a platform (cpu, gpu or cuda, tpu).
+    """Choose the backend for rows of `length` tokens in a step compiled for a platform (cpu, gpu or cuda, tpu).
 
-    Windows are those of mosaic where it is chosen. With xla and cudnn (which has none) layers with a window compute it
-    in XLA: by blocks in rows longer than what a block sees, else as `attend` does. Global tokens are XLA's; chosen
-    blocks are of mosaic or XLA. `capability` is the `compute_capability` of its devices.
-    Raises ValueError if `execution.attention` names a back end that cannot be used, with the reason and the remedy.
+    mosaic computes windows itself. With xla and cudnn (which lacks windows), layers with a window use XLA: in blocks if
+    rows are longer than what a block sees, else as in `attend`. Global tokens use XLA, chosen blocks mosaic or XLA.
+    `capability` is the `compute_capability` of the devices.
+    Raises ValueError if `execution.attention` names a backend that cannot be used, with the reason and the remedy.
     """
     chosen = _choose(model, execution, platform, length, packed, capability, jax_version)
     if _sees_blocks(model, length, packed):
@@ -100,19 +101,19 @@ def _choose(
     capability: str | None,
     jax_version: tuple[int, ...],
 ) -> AttentionChoice:
-    wanted = execution.attention
-    if wanted == "xla":
+    requested = execution.attention
+    if requested == "xla":
         return AttentionChoice("xla", "set by execution.attention")
-    candidates = FUSED.get(platform, ()) if wanted == "auto" else (wanted,)
+    candidates = FUSED.get(platform, ()) if requested == "auto" else (requested,)
     if not candidates:
         return AttentionChoice("xla", f"the only backend for {platform}")
     hindrances = []
     for backend in candidates:
         hindrance = _hindrance(backend, model, execution, platform, length, packed, capability, jax_version)
-        if wanted != "auto":
+        if requested != "auto":
             if hindrance is not None:
                 raise ValueError(
-                    f"execution.attention={wanted!r}: {hindrance.reason}; {hindrance.remedy}, or use 'auto'"
+                    f"execution.attention={requested!r}: {hindrance.reason}; {hindrance.remedy}, or use 'auto'"
                 )
             return AttentionChoice(backend, "set by execution.attention")
         if hindrance is not None:
@@ -134,7 +135,7 @@ def _hindrance(
     capability: str | None,
     jax_version: tuple[int, ...],
 ) -> Hindrance | None:
-    """The first reason why a fused back end cannot be used, or None."""
+    """The first reason why a fused backend cannot be used, or None."""
     if backend not in FUSED.get(platform, ()):
         where = "an NVIDIA GPU" if backend == "cudnn" else "a TPU"
         return Hindrance(f"it runs on {where}, and this is compiled for {platform}", "set execution.attention='xla'")
@@ -166,7 +167,7 @@ def _hindrance(
 
 
 def _sees_blocks(model: ModelConfig, length: int, packed: bool) -> bool:
-    """Whether tokens see chosen blocks in such rows, and not all of their sequence."""
+    """Whether tokens in such rows see chosen blocks and not all of their sequence."""
     block, random = model.attention_block, model.random_blocks
     return block > 0 and not packed and is_sparse(length, block, random)
 
@@ -223,9 +224,10 @@ def _cudnn_hindrance(
             "change model.num_attention_heads",
         )
     if packed and jax_version < CUDNN_PACKED_FROM:
-        have, wanted = (".".join(map(str, version)) for version in (jax_version, CUDNN_PACKED_FROM))
+        installed, required = (".".join(map(str, version)) for version in (jax_version, CUDNN_PACKED_FROM))
         return Hindrance(
-            f"with packed rows cudnn needs jax {wanted}, and this is {have}", "update jax or set data.packing='none'"
+            f"with packed rows cudnn needs jax {required}, and this is {installed}",
+            "update jax or set data.packing='none'",
         )
     if packed and length % 2:
         return Hindrance(f"cudnn takes packed rows of an even length only, not {length}", "change data.sequence_length")

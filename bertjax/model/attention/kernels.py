@@ -1,4 +1,4 @@
-"""Run a fused kernel on each device's rows and heads; and what the kernel for TPUs supports."""
+"""Run a fused kernel on each device's rows and heads; and the limits of the TPU kernel (mosaic.py)."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from jax.sharding import PartitionSpec as P
 
 from bertjax.parallel.sharding import in_tuple, spec
 
-MOSAIC_LENGTHS = 128  # mosaic.py's kernel needs rows whose length is a multiple of this
-MOSAIC_LONGEST_WHOLE = 8192  # tokens of a row that is not cut
-MOSAIC_LONGEST_RELATIVE = 2048  # with the vectors of all distances in memory, and the sums of their gradients
-MOSAIC_HEAD_DIM = 128  # most dims of a head
+MOSAIC_LENGTHS = 128  # the length of rows is a multiple of this
+MOSAIC_LONGEST_WHOLE = 8192  # maximum tokens of a row that is not cut
+MOSAIC_LONGEST_RELATIVE = 2048  # with relative positions: VMEM holds the vectors of all distances and their gradients
+MOSAIC_HEAD_DIM = 128  # maximum dims of a head
 MOSAIC_BLOCKS = (16, 32, 64)  # tokens of BigBird's blocks
 JOINED_HEADS = ("mosaic", "mosaic_interpreted")  # backends whose kernel reads the heads as one dim
-FUSED_ATTENTION = "fused_attention"  # name that a policy of `jax.checkpoint` knows results of mosaic.py's kernel by
+FUSED_ATTENTION = "fused_attention"  # name of the TPU kernel's results in policies of `jax.checkpoint`
 
 
 class MosaicMemory(NamedTuple):
-    """What mosaic.py's kernel has in a chip's own memory."""
+    """What the TPU kernel may hold in a chip's VMEM. Bytes are per dim: tokens times the size of an element."""
 
-    row_bytes: int  # most bytes of one dim of the tokens of a row that is not cut
-    longest: int  # most tokens of a row that is; the sums of its gradients are whole
-    chunk_bytes: int  # most bytes of one dim of the tokens of a chunk
+    row_bytes: int  # maximum of a row that is not cut
+    longest: int  # maximum tokens of a row that is cut; its gradient sums are not
+    chunk_bytes: int  # maximum of a chunk of a row
 
     def longest_whole(self, itemsize: int) -> int:
-        """Most tokens of a row that is not cut, whose numbers have `itemsize` bytes."""
+        """The maximum tokens of a row that is not cut, for elements of `itemsize` bytes."""
         return min(MOSAIC_LONGEST_WHOLE, self.row_bytes // itemsize)
 
 
-# By the kind of TPU, where the memory has 16 or 64 MiB and not 128.
-_LITTLE = MosaicMemory(row_bytes=2048, longest=8192, chunk_bytes=1024)
-_LESS = MosaicMemory(row_bytes=16384, longest=32768, chunk_bytes=4096)
-_MUCH = MosaicMemory(row_bytes=32768, longest=65536, chunk_bytes=8192)
+# By the kind of TPU: those with VMEM of 16 or 64 MiB; others have 128.
+_VMEM_16 = MosaicMemory(row_bytes=2048, longest=8192, chunk_bytes=1024)
+_VMEM_64 = MosaicMemory(row_bytes=16384, longest=32768, chunk_bytes=4096)
+_VMEM_128 = MosaicMemory(row_bytes=32768, longest=65536, chunk_bytes=8192)
 _MEMORY: dict[str, MosaicMemory] = {
-    **dict.fromkeys(("TPU v2", "TPU v3", "TPU v4"), _LITTLE),
-    **dict.fromkeys(("TPU v5", "TPU v5p", "TPU7x"), _LESS),
+    **dict.fromkeys(("TPU v2", "TPU v3", "TPU v4"), _VMEM_16),
+    **dict.fromkeys(("TPU v5", "TPU v5p", "TPU7x"), _VMEM_64),
 }
 
 
 def mosaic_memory(device_kind: str | None) -> MosaicMemory:
-    """The limits of a kind of TPU."""
-    return _MEMORY.get(device_kind or "", _MUCH)
+    """The limits for a kind of TPU."""
+    return _MEMORY.get(device_kind or "", _VMEM_128)
 
 
 Operand = tuple[jax.Array, tuple[str, ...]]  # an array, and the logical names of its dims

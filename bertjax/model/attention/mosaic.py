@@ -1,16 +1,16 @@
 """Attention on a TPU as one Pallas kernel with its backward pass: dropout inside, nothing of [L, L] in main memory.
 
-With s_ij = q_i k_j / sqrt(K) where token i sees token j, less slope |i - j| with ALiBi, and nothing elsewhere:
+Let s_ij = q_i k_j / sqrt(K) (minus slope |i - j| with ALiBi) where token i sees token j, and minus infinity elsewhere:
 
-    forward    lse_i = log sum_j exp(s_ij), p_ij = exp(s_ij - lse_i), o_i = sum_j r_ij v_j; block by block of keys, with
-               sums of exp(s_ij - the largest so far) that a larger one scales down
+    forward    lse_i = log sum_j exp(s_ij), p_ij = exp(s_ij - lse_i), o_i = sum_j r_ij v_j; one block of keys at a time,
+               with running sums of exp(s_ij - m_i) that are rescaled when the running maximum m_i grows
     dropout    r_ij = p_ij / (1 - rate) where kept, else 0; kept by the hash of model/dropout.py, to the bit
     backward   dv_j = sum_i r_ij do_i, delta_i = do_i o_i (which is sum_j r_ij do_i v_j)
                ds_ij = r_ij (do_i v_j) - p_ij delta_i
                dq_i = sum_j ds_ij k_j / sqrt(K), dk_j = sum_i ds_ij q_i / sqrt(K)
 
-The backward pass keeps q, k, v, o and lse, and computes p and the mask again. DeBERTa's relative terms and their
-gradients are in mosaic_distances.py; with them 1 / sqrt(K) is 1 / sqrt(3 K). Scores, softmax and sums are float32
+The backward pass keeps q, k, v, o and lse, and recomputes p and the mask. DeBERTa's relative terms and their gradients
+are in mosaic_distances.py; with them the scale 1 / sqrt(K) becomes 1 / sqrt(3 K). Scores, softmax and sums are float32
 whatever the dtype of q; the factors of products have the dtype of q.
 """
 
@@ -66,9 +66,9 @@ def mosaic_attention(
 ) -> jax.Array:
     """Run the kernel on each device's rows and heads: q, k, v [B, L, H, K], sequence_ids int32 [B, L] -> [B, L, H, K].
 
-    L is a multiple of LANES, K at most MOSAIC_HEAD_DIM. Without `dropout_keys`, uint32 [B], the rate has to be 0.
-    `tables` are the two of `ordered_tables` where `settings.relative`, `chosen` int32 [H, n - 2, random] the random
-    blocks where `settings.block`.
+    L is a multiple of LANES, K at most MOSAIC_HEAD_DIM. Without `dropout_keys`, uint32 [B], the rate must be 0.
+    `tables` are the results of `ordered_tables` if `settings.relative`, and `chosen`, int32 [H, n - 2, random], the
+    random blocks if `settings.block`.
     """
     B, _, H, _ = q.shape
     keys = jnp.zeros(B, jnp.uint32) if dropout_keys is None else fold(dropout_keys, ATTENTION_PROBS)
@@ -93,13 +93,14 @@ def _on_device(
 ) -> jax.Array:
     B, L, H, K = q.shape
     settings = in_parts(settings, L, q.dtype.itemsize)
-    missing, zeros = -H % len(settings.heads), settings.width - K  # heads in the last group, dims of each head
+    missing, zeros = -H % len(settings.heads), settings.width - K  # to pad: heads of the last group, dims of each head
     if missing or zeros:
         q, k, v = (jnp.pad(x, [(0, 0), (0, 0), (0, missing), (0, zeros)]) for x in (q, k, v))
         heads, slopes = (jnp.pad(x, (0, missing)) for x in (heads, slopes))
         chosen = jnp.pad(chosen, [(0, missing), (0, 0), (0, 0)])
         tables = tuple(jnp.pad(x, [(0, missing), (0, 0), (0, zeros)]) for x in tables)
-    # Stacked as `project` has split them: the compiler removes both, and the transpose is a layout of the product.
+    # `project` splits one product into these; the compiler removes the split and the stack, and makes the transpose a
+    # layout of the product.
     qkv = jnp.stack([x.reshape(B, L, -1) for x in (q, k, v)], axis=2).swapaxes(1, 2)
     spans = id_spans(sequence_ids, Blocks.choose(settings, qkv.shape, qkv.dtype.itemsize).queries)
     scalars = Scalars(jax.lax.bitcast_convert_type(keys, jnp.int32), heads, slopes, chosen.reshape(-1), spans)
@@ -112,7 +113,7 @@ def _on_device(
 
 
 def _scores(head: int, k: jax.Array, q: jax.Array, block: Block, slope: Any, tables: Tables | None) -> jax.Array:
-    """float32 [keys, queries], of the queries of a head; `slope` is None without ALiBi."""
+    """Compute the masked scores of a head, float32 [keys, queries]; `slope` is None without ALiBi."""
     s = product(k, q, 1, 1)
     if tables is not None:
         s += tables.terms(q, only(head, k, 1, tables.settings), block)
@@ -246,7 +247,7 @@ def _attention(
 def _run_forward(
     qkv: jax.Array, sequence_ids: jax.Array, scalars: Scalars, tables: jax.Array | None, settings: Settings
 ) -> list[jax.Array]:
-    """o [B, L, E] and lse, float32 [B, groups, heads of a group, L]."""
+    """Compute o [B, L, E] and lse, float32 [B, groups, heads of a group, L]."""
     B, _, L, E = qkv.shape
     inputs = {"ids": sequence_ids[:, None], "qkv": qkv} | ({} if tables is None else {"tables": tables})
     outputs = {

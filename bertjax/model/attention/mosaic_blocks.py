@@ -14,42 +14,42 @@ from jax.experimental import pallas as pl
 from bertjax.model.attention.kernels import MOSAIC_LENGTHS
 from bertjax.model.dropout import keep_scores
 
-# Block layout. q, k and v are one array [B, 3, L, H K], and so are their gradients: products around the kernel write
-# and read it without a transpose. A grid step has whole rows of some heads in the chip's own memory, and loops over its
-# rows and groups of heads, then over blocks of queries. A group is LANES dims: two heads of 64 side by side. The
-# factors of one head's products are zero in the lanes of the others (the matrix unit is as wide as a group, so this
-# costs nothing), and the sum of the heads' results has them side by side again. Scores of one head are [keys, queries]:
-# their maximum and sum run along sublanes, and statistics are rows [1, queries]. A block of queries meets the keys of
-# its row block by block, but for blocks of other sequences alone, or with a window those in reach as one block, read
-# from the row at a dynamic offset.
+# Block layout. q, k and v are one array [B, 3, L, H K], and so are their gradients: the products around the kernel
+# write and read it without a transpose. A grid step holds whole rows of some heads in VMEM, and loops over its rows,
+# over groups of heads, and over blocks of queries. A group is LANES dims, such as two heads of 64 side by side. In the
+# products of one head the lanes of the other heads are zero (this costs nothing, since the matrix unit is as wide as a
+# group), and the sum of the heads' results has them side by side again. The scores of a head are [keys, queries]: their
+# maximum and sum run along sublanes, and statistics are rows [1, queries]. A block of queries visits the blocks of keys
+# of its row in turn, except blocks that only contain other sequences. With a window it visits the keys in reach as a
+# single block, which is read from the row at a dynamic offset.
 #
-# Longer rows come in chunks: the grid has two more dims, chunks of queries and then of keys. A grid step is as above
-# with the queries of one chunk and the keys of the other. Sums over keys wait in memory for the next chunk of keys.
-# dk and dv of the whole row wait there for the next chunk of queries. With a window a long row is instead cut into rows
-# that overlap.
+# Longer rows are cut into chunks: the grid has two more dims, chunks of queries and, inside, chunks of keys. A grid
+# step works as above on the queries of one chunk and the keys of another. Sums over keys stay in memory until the next
+# chunk of keys, and dk and dv of the whole row until the next chunk of queries. With a window, a long row is instead
+# cut into overlapping pieces, which are treated as rows.
 LANES = MOSAIC_LENGTHS
 HEAD_WIDTHS = 16, 32, 64, LANES
-_BLOCK = 512  # most queries, and keys, at once
-_UNROLLED = 4  # with a window, unroll loops of up to so many blocks of queries: one block does not keep the units busy
-SUBLANES = 16  # offsets of keys are multiples of this: a tile of bfloat16 has as many
-_OPERAND = 1 << 20  # most bytes of q, k and v in a grid step, unless a group has more
+_BLOCK = 512  # maximum queries, and keys, of a block
+_UNROLLED = 4  # with a window, unroll up to this many blocks of queries: a single one does not keep the units busy
+SUBLANES = 16  # of a bfloat16 tile; offsets of keys are multiples of it
+_OPERAND = 1 << 20  # maximum bytes of q, k and v in a grid step, unless a single group has more
 LOWEST = float(jnp.finfo(jnp.float32).min)
 
 
 class Settings(NamedTuple):
-    """What the kernel computes."""
+    """What the kernel computes; all values are static."""
 
     head_dim: int
     rate: float = 0.0  # of dropout
     causal: bool = False
     window: int = 0  # tokens seen on either side; 0: all
     alibi: bool = False
-    relative: bool = False  # terms of distances, DeBERTa's
+    relative: bool = False  # DeBERTa's relative terms
     block: int = 0  # tokens of BigBird's chosen blocks; 0: no blocks
-    random: int = 0  # number of them that a block sees besides its neighbours and the ends
+    random: int = 0  # random blocks that a block sees, besides its neighbours and the ends
     chunk: int = 0  # tokens of a row in memory at once; 0: all
-    piece: int = 0  # most tokens of the pieces that a row with a window is cut into; 0: it is whole
-    length: int = 0  # tokens of the row that these rows are pieces of
+    piece: int = 0  # maximum tokens of the pieces of a row with a window; 0: rows are not cut
+    length: int = 0  # tokens of the whole row, if these rows are its pieces
     interpret: Any = False  # True or `pltpu.InterpretParams`, for tests without a TPU
 
     @property
@@ -59,30 +59,30 @@ class Settings(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Lanes of a head: its dims, and zeros where these do not divide a group."""
+        """Lanes of a head: its dims, padded with zeros until they divide a group."""
         return next(width for width in HEAD_WIDTHS if width >= self.head_dim)
 
     @property
     def scale(self) -> float:
-        """Of scores; those with relative terms are sums of three products."""
+        """The scale of the scores; with relative terms they are sums of three products."""
         return (self.head_dim * (3 if self.relative else 1)) ** -0.5
 
 
 class Blocks(NamedTuple):
-    """What a grid step has in memory, and what it computes at once."""
+    """What a grid step holds in memory, and what it computes at once."""
 
     rows: int
     groups: int
     queries: int
     keys: int
-    loop: int  # blocks of keys that a block of queries meets, in a chunk
-    unrolled: int  # blocks of queries, one after the other, whose work overlaps
+    loop: int  # blocks of keys that a block of queries visits in a chunk
+    unrolled: int  # consecutive blocks of queries whose work overlaps
     chunks: int = 1  # of a row
-    chunk: tuple[Any, Any] = (0, 0)  # numbers of the grid step's chunk of queries and of its chunk of keys
+    chunk: tuple[Any, Any] = (0, 0)  # numbers of the grid step's chunk of queries and chunk of keys
 
     @classmethod
     def choose(cls, settings: Settings, shape: tuple[int, ...], itemsize: int) -> Blocks:
-        """For q, k and v of a shape [B, 3, L, E]."""
+        """Choose the blocks for q, k and v of shape [B, 3, L, E]."""
         B, _, L, E = shape
         if settings.chunk:
             block = LANES * largest(settings.chunk // LANES, lambda n: n * LANES <= _BLOCK)
@@ -90,7 +90,7 @@ class Blocks(NamedTuple):
         groups = largest(E // LANES, lambda n: n * 3 * L * LANES * itemsize <= _OPERAND)
         rows = largest(B, lambda n: n * groups * 3 * L * LANES * itemsize <= _OPERAND)
         block = LANES * largest(L // LANES, lambda n: n * LANES <= _BLOCK)
-        # Under a window more queries in a block have more keys that only some of them see.
+        # With a window, a larger block of queries reads more keys that only some of the queries see.
         in_reach = LANES + 2 * reach(settings)
         if settings.window and in_reach < L:
             few = min(_UNROLLED, _BLOCK**2 // (in_reach * LANES))
@@ -109,7 +109,7 @@ class Blocks(NamedTuple):
 
     @property
     def chunk_keys(self) -> Any:
-        """The slice of the row that the chunk of keys is."""
+        """The slice of the row for the chunk of keys."""
         size = self.loop * self.keys
         return ... if self.chunks == 1 else pl.ds(pl.multiple_of(self.chunk[1] * size, LANES), size)
 
@@ -125,14 +125,14 @@ def reach(settings: Settings) -> int:
 
 
 def product(a: jax.Array, b: jax.Array, over_a: int, over_b: int) -> jax.Array:
-    """The sum over a dim of each, float32."""
+    """Contract one dim of each, to float32."""
     precision = jax.lax.Precision.HIGHEST if a.dtype == jnp.float32 else None
     dims = (((over_a,), (over_b,)), ((), ()))
     return jax.lax.dot_general(a, b, dims, preferred_element_type=jnp.float32, precision=precision)
 
 
 def only(head: int, x: jax.Array, axis: int, settings: Settings) -> jax.Array:
-    """x with zeros where dim `axis`, a group's, is not of a head of it."""
+    """Set x to zero outside of a head's lanes along `axis`, the dim of a group."""
     if len(settings.heads) == 1:
         return x
     dim = jax.lax.broadcasted_iota(jnp.int32, tuple(LANES if n == axis else 1 for n in range(2)), axis)
@@ -141,19 +141,19 @@ def only(head: int, x: jax.Array, axis: int, settings: Settings) -> jax.Array:
 
 
 def each_dim(values: list[jax.Array], settings: Settings) -> jax.Array:
-    """A head's row [1, queries] for each of its dims: [LANES, queries]."""
+    """Repeat each head's row [1, queries] for each of its dims: [LANES, queries]."""
     return jnp.concatenate([jnp.broadcast_to(x, (settings.width, x.shape[1])) for x in values], axis=0)
 
 
 class Scalars(NamedTuple):
-    """What differs between rows and heads, in the memory of scalars."""
+    """Values for each row and head, in the scalar memory."""
 
-    keys: Any  # of dropout, int32 [B]
+    keys: Any  # for dropout, int32 [B]
     heads: Any  # their numbers in the layer, int32 [H]
     slopes: Any  # float32 [H]
-    chosen: Any  # the blocks that the inner blocks see in each head, int32 [H (n - 2) random]
+    chosen: Any  # the random blocks that the inner blocks see in each head, int32 [H (n - 2) random]
     spans: Any  # the lowest and the highest sequence id of each block, int32 [B blocks 2]
-    starts: Any = None  # where the rows begin in those that they are pieces of, int32 [B]
+    starts: Any = None  # of pieces: their first positions in the whole row, int32 [B]
 
 
 class Block(NamedTuple):
@@ -169,7 +169,7 @@ class Block(NamedTuple):
 
 
 def query_slice(number: Any, blocks: Blocks) -> Any:
-    """The slice of the chunk that a block of queries is."""
+    """The slice of the chunk for a block of queries."""
     number = number if blocks.chunks == 1 else jax.lax.rem(number, blocks.loop)
     return pl.ds(pl.multiple_of(number * blocks.queries, LANES), blocks.queries)
 
@@ -177,7 +177,7 @@ def query_slice(number: Any, blocks: Blocks) -> Any:
 def make_block(
     number: Any, key_number: Any, row: Any, ids_ref: Any, columns_ref: Any, settings: Settings, blocks: Blocks
 ) -> Block:
-    """The block of these numbers in the row.
+    """The block of queries and the block of keys with these numbers in the row.
 
     `ids_ref` [rows, 1, L] and this row's `columns_ref` [L, LANES] are the sequence ids of a chunk's queries and keys.
     """
@@ -198,15 +198,16 @@ def make_block(
 
 
 def id_spans(sequence_ids: jax.Array, block: int) -> jax.Array:
-    """The lowest and the highest sequence id of each block of the rows, padding as the highest: int32 [B blocks 2]."""
+    """The lowest and highest sequence id of each block of the rows, padding being the highest: int32 [B blocks 2]."""
     ids = jnp.where(sequence_ids > 0, sequence_ids, jnp.iinfo(jnp.int32).max).reshape(-1, block)
     return jnp.stack([ids.min(axis=1), ids.max(axis=1)], axis=1).reshape(-1)
 
 
 def run_loop(count: int, body: Callable[[Any, Any], Any], start: Any = None, unrolled: int = 1, first: Any = 0) -> Any:
-    """`jax.lax.fori_loop` from `first` on.
+    """`jax.lax.fori_loop` that starts at `first` and unrolls.
 
-    Its own unrolling, and a start that is not 0, end on another count, which a reader of the schedule would misread.
+    The loop counts from 0 without its own unrolling: otherwise it would end on a count that is not its number of
+    iterations, which a reader of the compiled schedule would misread.
     """
 
     def bodies(number: Any, x: Any) -> Any:
@@ -232,22 +233,22 @@ def over_chunks(
     run: Callable[[Any], Any],
     finish: Callable[..., None],
 ) -> None:
-    """Call finish(run(start)): in the first chunk of keys from start, in the last one to the end."""
+    """Call finish(run(start)); over chunks of keys, use `start` in the first and call `finish` in the last."""
     if blocks.chunks == 1:
         return finish(run(start))
     leaves, tree = jax.tree.flatten(start)
-    ends = itertools.accumulate(len(x) for x in reversed(leaves))  # o, which is whole tiles of memory, comes first
+    ends = itertools.accumulate(len(x) for x in reversed(leaves))  # o, whose size is whole tiles, comes first
     places = [pl.ds(end - len(x), len(x)) for x, end in zip(leaves, reversed([*ends]), strict=True)]
     ref, is_first = refs["sums"], blocks.chunk[1] == 0
-    kept = [jnp.where(is_first, x, ref[place, queries]) for x, place in zip(leaves, places, strict=True)]
-    sums = run(tree.unflatten(kept))
+    carried = [jnp.where(is_first, x, ref[place, queries]) for x, place in zip(leaves, places, strict=True)]
+    sums = run(tree.unflatten(carried))
     for x, place in zip(jax.tree.leaves(sums), places, strict=True):
         ref[place, queries] = x
     if_chunk(blocks.chunk[1], blocks.chunks - 1, lambda: finish(sums))
 
 
 def operand(refs: dict[str, Any], name: str, number: int) -> tuple[Any, int]:
-    """The ref of q, k or v, or of its gradient, and its place there: one array, or where rows come in chunks three."""
+    """The ref and index of q, k or v, or of its gradient: they share one array, or with chunks have one each."""
     return (refs[name], number) if name in refs else (refs[f"{name}{number}"], 0)
 
 
@@ -267,8 +268,8 @@ def head_gradients(
     drop: Callable[[int, Block, jax.Array], jax.Array],
     settings: Settings,
 ) -> tuple[jax.Array, jax.Array]:
-    """ds [keys, queries] and dv [keys, LANES] of a head from its scores, lse and do, and do o of a group's dims."""
-    # p / (1 - rate) in place of p, delta (1 - rate) in place of delta: one multiplication less.
+    """Compute a head's ds [keys, queries] and dv [keys, LANES]; `products` is do o in each dim of the group."""
+    # Here p is p / (1 - rate), and delta is delta (1 - rate): this saves a multiplication.
     own = products[head * settings.width : (head + 1) * settings.width]
     delta = jnp.sum(own, axis=0, keepdims=True) * (1.0 - settings.rate)
     p = jnp.exp(s - (lse + jnp.log(1.0 - settings.rate)))
@@ -282,9 +283,9 @@ def each_group(
     """Call compute(row, group, first_head, slope, drop, over_keys) for each row and group of heads of a grid step.
 
     `first_head` is the number of the group's first head among the device's, slope(head) is ALiBi's or None, and
-    drop(head, block, x) is x, [keys, queries], with zeros where dropout has them. over_keys(number, body, start) folds
-    body(key_number, x) over the blocks of keys that a block of queries meets. Those of other sequences alone, or with
-    `causal` of later tokens alone, are left out: they would add zeros.
+    drop(head, block, x) applies the dropout mask to x, [keys, queries]. over_keys(number, body, start) folds
+    body(key_number, x) over the blocks of keys that a block of queries visits. It skips blocks that contain only other
+    sequences or, with `causal`, only later tokens.
     """
     ids_ref, columns_ref = refs["ids"], refs["columns"]
     chunk, first_group, first_row = ids_ref.shape[-1], pl.program_id(0) * blocks.groups, pl.program_id(1) * blocks.rows

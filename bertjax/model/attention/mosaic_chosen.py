@@ -1,9 +1,9 @@
-"""BigBird's chosen blocks (block_sparse.py) as kernels for TPUs; formulas and layout as in mosaic.py.
+"""BigBird's block-sparse attention (block_sparse.py) as kernels for TPUs; formulas and layout as in mosaic.py.
 
-A tile of LANES queries, which is whole blocks, has one product with the keys that some of its blocks see: both ends of
-the row, the blocks of the tile and their neighbours, and the random blocks of each, as pieces of the row. A mask leaves
-each block its own. The ends see all: their queries are a tile that has one product with the whole row. It comes after
-the others, which leave the ends' results to it.
+A tile of LANES queries, which is a whole number of blocks, is multiplied once with all keys that any of its blocks
+sees: both ends of the row, the tile's blocks and their neighbours, and the random blocks of each, all read as pieces of
+the row. A mask leaves each block the keys that it sees. The two end blocks see the whole row: their queries form one
+more tile, which is multiplied with the whole row. It comes last and overwrites what the other tiles wrote for the ends.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from bertjax.model.attention.mosaic_blocks import (
 
 
 class _Row(NamedTuple):
-    """A row in a kernel, for a group of heads: the tokens that each tile of its queries meets."""
+    """A row in a kernel, for a group of heads: the keys for each tile of queries."""
 
     refs: dict[str, Any]
     row: Any
@@ -44,7 +44,7 @@ class _Row(NamedTuple):
         return self.refs["columns"].shape[0]
 
     def pieces(self, tile: Any, head: int) -> tuple[list[Any], Block]:
-        """The slices of the row that a tile of queries meets in a head, and which of them each query sees."""
+        """The slices of the row with the keys for a tile of queries in a head, and the mask of what each query sees."""
         block, random = self.settings.block, self.settings.random
         count, in_tile = self.length // block, LANES // block
         lane = jax.lax.broadcasted_iota(jnp.int32, (1, LANES), 1)
@@ -68,7 +68,7 @@ class _Row(NamedTuple):
         return slices, Block(None, None, tile * LANES, None, i, j, jnp.concatenate(seen, axis=0))
 
     def ends(self) -> Block:
-        """The first block of the first tile and the last of the last, as a tile, which sees the row."""
+        """The tile of the ends, the first and the last block, with the whole row as its keys."""
         last = self.length - LANES
         lane = jax.lax.broadcasted_iota(jnp.int32, (1, LANES), 1)
         j = jax.lax.broadcasted_iota(jnp.int32, (self.length, 1), 0)
@@ -80,13 +80,13 @@ class _Row(NamedTuple):
         return Block(None, None, None, None, i, j, seen)
 
     def both(self, read: Callable[[Any], jax.Array], axis: int) -> jax.Array:
-        """The tile of the ends, from the first tile of the row and the last."""
+        """Read the tile of the ends from the first and the last tile of the row."""
         place = jax.lax.broadcasted_iota(jnp.int32, (1, LANES) if axis else (LANES, 1), axis)
         first, last = pl.ds(0, LANES), pl.ds(self.length - LANES, LANES)
         return jnp.where(place < self.settings.block, read(first), read(last))
 
     def write_ends(self, ref: Any, index: Callable[[Any], Any], value: jax.Array, axis: int) -> None:
-        """Write the ends of their tile into the first and the last tile, and leave the rest."""
+        """Write the tile of the ends into the first and the last tile of the row, and leave their other blocks."""
         place = jax.lax.broadcasted_iota(jnp.int32, (1, LANES) if axis else (LANES, 1), axis)
         first, last = index(pl.ds(0, LANES)), index(pl.ds(self.length - LANES, LANES))
         ref[first] = jnp.where(place < self.settings.block, value, ref[first])
@@ -154,7 +154,7 @@ def backward_kernel(scalars: Scalars, refs: dict[str, Any], settings: Settings, 
         def gradients(
             read: Callable[[Callable, int], jax.Array], keys: Callable[[int], tuple[list[Any], Block]]
         ) -> Any:
-            """The gradient of the queries that `read` picks out of the row; adds the gradients of keys and values."""
+            """Return the gradient of the queries that `read` selects, and add those of keys and values to sums."""
             q = read(lambda tile: qkv_ref[row, 0, tile, lanes], 0) * settings.scale
             do, o = (read(lambda tile, name=name: refs[name][row, tile, lanes], 0) for name in ("do", "o"))
             lses = read(lambda tile: refs["lse"][row, group, :, tile], 1)

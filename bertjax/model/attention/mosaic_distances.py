@@ -5,14 +5,14 @@ With tables Kr and Qr of distances (relative.py), scaled like the scores, and d 
     forward    s_ij += q_i Kr_d + k_j Qr_d
     backward   dq_i += sum_j ds_ij Kr_d, dKr_d = sum_i ds_ij q_i with j = i - d, and the same for k and Qr
 
-LANES tokens x that stand side by side meet X tokens y at LANES + X - 1 distances. So each term is a product P = x T'
-with as many rows of a table, and one more, of which token r of x needs those from LANES - 1 - r on:
+LANES adjacent tokens x and X adjacent tokens y are LANES + X - 1 distances apart. So each term comes from a product
+P = x T' with that many rows of a table, and one more, of which token r of x needs X, from number LANES - 1 - r on:
 
     term_rj = P[r, LANES - 1 - r + j]: row r of P rolled to the right by r + X + 1 of its X + LANES places
 
-A strided roll does this for all rows at once. It rolls further to the right from row to row and never to the left, so
-the way back, from ds to the gradient of P, has y and the distances in reverse order: dP[r, u] = ds[r, u - r - 1], with
-zeros where ds has ended. Products with a reversed identity reverse ds, exactly.
+A strided roll does this for all rows at once. Its shift to the right can only grow from row to row, so the backward
+pass, from ds to the gradient of P, has y and the distances in reverse order: dP[r, u] = ds[r, u - r - 1], with zeros
+beyond the end of ds. Products with a reversed identity reverse ds exactly.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from jax.experimental.pallas import tpu as pltpu
 
 from bertjax.model.attention.mosaic_blocks import LANES, Block, Settings, only, product
 
-BY_QUERIES, BY_KEYS = range(2)  # which of the two tables
+BY_QUERIES, BY_KEYS = range(2)  # indices of the two tables, by what they are multiplied with
 
 
 def ordered_tables(
     by_queries: jax.Array, by_keys: jax.Array, table_row: Callable[[np.ndarray], np.ndarray], length: int, scale: float
 ) -> tuple[jax.Array, jax.Array]:
-    """The vectors of all distances in rows of `length` tokens, [H, S, K] -> [H, 2 L, K] each, as the kernel reads them.
+    """Order the vectors of all distances in rows of `length` tokens for the kernel: [H, S, K] -> [H, 2 L, K] each.
 
-    Those that queries meet come from distance L - 1 down; those that keys meet from 1 - L up, times the scale.
+    Those for queries run from distance L - 1 down; those for keys run from 1 - L up, and are multiplied by the scale.
     """
     ascending = np.arange(1 - length, length + 1)
     return (
@@ -46,25 +46,25 @@ def ordered_tables(
 
 
 class Tables(NamedTuple):
-    """The vectors of distances of a group of heads, in the chip's own memory."""
+    """The vectors of distances of a group of heads, in VMEM."""
 
     ref: Any  # [2, groups, 2 L, LANES], in reverse order in the backward pass
     group: Any
     settings: Settings
 
     def _starts(self, block: Block, table: int) -> tuple[Any, Any]:
-        """The first of the tokens that meet a table and of those at these distances."""
+        """The first of the tokens that are multiplied with a table, and the first of the tokens at those distances."""
         return (block.first_i, block.first_j) if table == BY_QUERIES else (block.first_j, block.first_i)
 
     def terms(self, q: jax.Array, k: jax.Array, block: Block) -> jax.Array:
-        """What is added to a head's scores, float32 [keys, queries].
+        """Compute the relative terms of a head's scores, float32 [keys, queries].
 
         q [queries, LANES], scaled, and k [keys, LANES] are zero in the lanes of other heads.
         """
         length = self.ref.shape[2] // 2
 
-        def moved(table: int, x: jax.Array, width: int) -> jax.Array:
-            """[tokens of x, width], in turn for LANES of them."""
+        def rolled_terms(table: int, x: jax.Array, width: int) -> jax.Array:
+            """Compute the terms of the tokens x, [tokens of x, width], LANES tokens at a time."""
             own, other = self._starts(block, table)
             parts = []
             for part in range(0, len(x), LANES):
@@ -74,14 +74,15 @@ class Tables(NamedTuple):
                 parts.append(pltpu.roll(products, width + 1, 1, stride=1, stride_axis=0)[:, :width])
             return jnp.concatenate(parts, axis=0)
 
-        return moved(BY_QUERIES, q, len(k)).T + moved(BY_KEYS, k, len(q))
+        return rolled_terms(BY_QUERIES, q, len(k)).T + rolled_terms(BY_KEYS, k, len(q))
 
     def gradients(
         self, head: int, ds: jax.Array, q: jax.Array, k: jax.Array, block: Block, sums_ref: Any
     ) -> tuple[jax.Array, jax.Array]:
-        """The parts of dq, [queries, LANES], and dk, [keys, LANES], from a head's ds [keys, queries]; q and k as above.
+        """Compute what a head's ds [keys, queries] adds to dq, [queries, LANES], and dk, [keys, LANES], by these terms.
 
-        Adds the gradients of the tables to `sums_ref`, float32 [2, groups, LANES, 2 L], distances in reverse order.
+        q and k are as in `terms`. Adds the gradients of the tables to `sums_ref`, float32 [2, groups, LANES, 2 L], with
+        the distances in reverse order.
         """
         length = self.ref.shape[2] // 2
         size = jax.lax.broadcasted_iota(jnp.int32, (LANES, LANES), 0)

@@ -1,4 +1,4 @@
-"""The grid of the attention kernel for TPUs: how rows are cut, and which blocks of arrays a grid step has in memory."""
+"""The grid of the attention kernel for TPUs: how rows are cut, and which blocks a grid step holds in memory."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from jax.experimental.pallas import tpu as pltpu
 from bertjax.model.attention.kernels import mosaic_memory
 from bertjax.model.attention.mosaic_blocks import LANES, SUBLANES, Blocks, Scalars, Settings, largest
 
-_UNIT = 512  # the length of a piece is a multiple of this, so that unrolled loops leave no rest
-_TOKENS = {"ids": 2, "qkv": 2, "dqkv": 2, "o": 1, "do": 1, "lse": 3}  # the dim of tokens
+_UNIT = 512  # the length of a piece is a multiple of this, so that unrolled loops have no remainder
+_TOKENS = {"ids": 2, "qkv": 2, "dqkv": 2, "o": 1, "do": 1, "lse": 3}  # the dim of tokens in each array
 
 
 def in_parts(settings: Settings, length: int, itemsize: int) -> Settings:
@@ -31,7 +31,7 @@ def in_parts(settings: Settings, length: int, itemsize: int) -> Settings:
 
 
 def _overlap(settings: Settings) -> int:
-    """Tokens that a piece of a row has on either side of its own."""
+    """Tokens on either side of a piece's own tokens that it shares with its neighbours."""
     return LANES * -(-settings.window // LANES)
 
 
@@ -43,10 +43,10 @@ def call_kernel(
     outputs: dict[str, jax.ShapeDtypeStruct],
     sums: tuple[str, ...] = (),
 ) -> list[jax.Array]:
-    """Run a kernel on arrays by name, with `sums` over blocks, float32 [L, LANES]; on rows or on their pieces.
+    """Run a kernel on named arrays, on rows or on their pieces; `sums` are names of scratch arrays, float32 [L, LANES].
 
-    Pieces overlap by what the window reaches, so each has all that its own tokens see and are seen by. Their keys come
-    as one block, so the kernel does not read `scalars.spans`, which describe whole rows.
+    Pieces overlap by the reach of the window, so each contains all tokens that its own tokens see or are seen by. Keys
+    in a window are a single block, so the kernel does not read `scalars.spans`, which describe whole rows.
     """
     if not settings.piece:
         return _call(kernel, settings, scalars, inputs, outputs, sums)
@@ -91,25 +91,25 @@ def _call(
         """A block at place(group, row, chunk of queries, chunk of keys)."""
         return pl.BlockSpec(shape, lambda g, b, *more: place(g, b, *(more[:2] if chunked else (0, 0))))
 
-    one, whole, rolled = (rows, 1, tokens, wide), (rows, 3, tokens, wide), (2, groups, 2 * L, LANES)
+    one, three, table = (rows, 1, tokens, wide), (rows, 3, tokens, wide), (2, groups, 2 * L, LANES)
     specs = {
         "ids": spec((rows, 1, tokens), lambda g, b, i, j: (b, 0, i)),
         "key_ids": spec((rows, 1, tokens), lambda g, b, i, j: (b, 0, j)),
-        **dict.fromkeys(("qkv", "dqkv"), spec(whole, lambda g, b, i, j: (b, 0, 0, g))),
+        **dict.fromkeys(("qkv", "dqkv"), spec(three, lambda g, b, i, j: (b, 0, 0, g))),
         "qkv0": spec(one, lambda g, b, i, j: (b, 0, i, g)),
         "qkv1": spec(one, lambda g, b, i, j: (b, 1, j, g)),
         "qkv2": spec(one, lambda g, b, i, j: (b, 2, j, g)),
         "dqkv0": spec(one, lambda g, b, i, j: (b, 0, i, g)),
-        # Written with the last chunk of queries; until then the block stays where it is.
+        # Written with the last chunk of queries; until then the index stays at the first block.
         **dict.fromkeys(("dqkv1", "dqkv2"), spec(one, lambda g, b, i, j: (b, 0, jnp.where(i == last, j, 0), g))),
         **dict.fromkeys(("o", "do"), spec((rows, tokens, wide), lambda g, b, i, j: (b, i, g))),
         "lse": spec((rows, groups, len(settings.heads), tokens), lambda g, b, i, j: (b, g, 0, i)),
-        **dict.fromkeys(("tables", "reverse_tables"), spec(rolled, lambda g, b, i, j: (0, g, 0, 0))),
+        **dict.fromkeys(("tables", "reverse_tables"), spec(table, lambda g, b, i, j: (0, g, 0, 0))),
         "dtables": spec((2, groups, LANES, 2 * L), lambda g, b, i, j: (0, g, 0, 0)),
     }
     scratch: dict[str, Any] = {"columns": pltpu.VMEM((tokens, LANES), jnp.int32)}
     scratch |= dict.fromkeys(sums, pltpu.VMEM((L, LANES), jnp.float32))
-    # The gradients of tables are sums over rows.
+    # Gradients of tables are summed over rows, which therefore run in order.
     semantics: list[Any] = ["parallel", "arbitrary" if "dtables" in outputs else "parallel"]
     if chunked:
         qkv = inputs.pop("qkv")
@@ -120,13 +120,13 @@ def _call(
         semantics += ["arbitrary"] * 2
     prefetched = [x for x in scalars if x is not None]
 
-    def named(*refs: Any) -> None:
+    def run_kernel(*refs: Any) -> None:
         names, n = (*inputs, *outputs, *scratch), len(prefetched)
         here = blocks._replace(chunk=(pl.program_id(2), pl.program_id(3))) if chunked else blocks
         kernel(Scalars(*refs[:n]), dict(zip(names, refs[n:], strict=True)), settings, here)
 
     results = pl.pallas_call(
-        named,
+        run_kernel,
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(prefetched),
             grid=(E // LANES // groups, B // rows, blocks.chunks, blocks.chunks)[: len(semantics)],

@@ -28,11 +28,11 @@ from bertjax.model.attention.windows import (
 from bertjax.model.products import head_by_head, summed
 from bertjax.model.scan_constants import beside
 
-QUERIES = 128  # of a block, where the scores of a row are not computed at once
-KEYS = 32  # of a block: each has products with QUERIES + KEYS - 1 distances, of which it needs QUERIES
+QUERIES = 128  # of a block, if the scores of a row are not computed at once
+KEYS = 32  # of a block: each is multiplied with QUERIES + KEYS - 1 distances and needs QUERIES of them
 
 # (queries [B, H, C, K], times the scale; their positions, int32 [C]) -> terms of the scores, float32 [B, H, C, L]
-Added = Callable[[jax.Array, jax.Array], jax.Array]
+ScoreTerms = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 def positions_in_sequence(sequence_ids: jax.Array) -> jax.Array:
@@ -42,9 +42,9 @@ def positions_in_sequence(sequence_ids: jax.Array) -> jax.Array:
 
 
 def sequence_sums(counted: jax.Array, sequence_ids: jax.Array, packed: bool) -> jax.Array:
-    """How many tokens of each token's sequence are counted: bool [B, L], int32 [B, L] -> float32 [B, L].
+    """Count the `counted` tokens in the sequence of each token: bool [B, L], int32 [B, L] -> float32 [B, L].
 
-    Without `packed` rows are sequences, and a sum is [B, 1].
+    Without `packed` each row is one sequence, and the result is [B, 1].
     """
     if not packed:
         return jnp.sum(counted, axis=1, keepdims=True, dtype=jnp.float32)
@@ -55,9 +55,9 @@ def sequence_sums(counted: jax.Array, sequence_ids: jax.Array, packed: bool) -> 
     return (up_to_end - before).astype(jnp.float32)
 
 
-def _changes(sequence_ids: jax.Array, beside: tuple[int, int]) -> jax.Array:
-    """Where a sequence begins, with `beside` (1, 0), or ends, with (0, 1): bool [B, L]."""
-    return jnp.pad(sequence_ids[:, 1:] != sequence_ids[:, :-1], ((0, 0), beside), constant_values=True)
+def _changes(sequence_ids: jax.Array, padding: tuple[int, int]) -> jax.Array:
+    """Where a sequence begins, with `padding` (1, 0), or ends, with (0, 1): bool [B, L]."""
+    return jnp.pad(sequence_ids[:, 1:] != sequence_ids[:, :-1], ((0, 0), padding), constant_values=True)
 
 
 def sinusoids(config: ModelConfig) -> jax.Array:
@@ -74,7 +74,7 @@ def sinusoids(config: ModelConfig) -> jax.Array:
 
 
 def rotation_rates(theta: float, width: int) -> np.ndarray:
-    """The rates of the pairs of dims of a head with `width` dims, theta^(-2t / width); float32 [width / 2]."""
+    """The rate theta^(-2t / width) of each pair of dims in a head of `width` dims: float32 [width / 2]."""
     return np.float32(1) / np.float32(theta) ** (np.arange(0, width, 2, dtype=np.float32) / np.float32(width))
 
 
@@ -83,8 +83,8 @@ def rotated(
 ) -> tuple[jax.Array, jax.Array]:
     """Rotate each pair of dims of queries and keys, [B, L, H, K], by its position times its rate, in their dtype.
 
-    Pair t of K / 2 has the rate theta^(-2t / K): `rope_theta`, or in a layer with a window `rope_theta_local` where it
-    is not 0. A pair is dims t and t + K / 2, or with `rope_interleaved` 2t and 2t + 1. Positions restart in each packed
+    Pair t of K / 2 has the rate theta^(-2t / K): `rope_theta`, or in a layer with a window `rope_theta_local` if it
+    is not 0. A pair is dims t and t + K / 2, or 2t and 2t + 1 with `rope_interleaved`. Positions restart in each packed
     sequence. Angles and products are float32. Source: RoFormer (Su et al. 2021, section 3.2); rates with the roundings
     of transformers, since an error in the last digit of a rate moves the angle at 2,048 tokens by 1e-4.
     """
@@ -93,10 +93,10 @@ def rotated(
     positions = positions_in_sequence(sequence_ids) if packed else jnp.arange(q.shape[1])[None]
     angles = positions[:, :, None, None].astype(jnp.float32) * rates
     cos, sin = jnp.cos(angles), jnp.sin(angles)
-    return _turned(q, cos, sin, config.rope_interleaved), _turned(k, cos, sin, config.rope_interleaved)
+    return _rotate_pairs(q, cos, sin, config.rope_interleaved), _rotate_pairs(k, cos, sin, config.rope_interleaved)
 
 
-def _turned(x: jax.Array, cos: jax.Array, sin: jax.Array, interleaved: bool) -> jax.Array:
+def _rotate_pairs(x: jax.Array, cos: jax.Array, sin: jax.Array, interleaved: bool) -> jax.Array:
     wide = x.astype(jnp.float32)
     if interleaved:
         first, second = wide[..., 0::2], wide[..., 1::2]
@@ -112,7 +112,7 @@ def alibi_slopes(heads: int) -> tuple[float, ...]:
     """The slope of each head: how much its scores fall per token of distance (Press et al. 2022, section 3).
 
     For 2^a heads the slopes are 2^(-8h / 2^a), h = 1, 2, ... For other numbers of heads they are those of the next
-    smaller power of two, followed by every second one of twice that power (ofirpress/attention_with_linear_biases,
+    smaller power of two, followed by every second slope of twice that power (ofirpress/attention_with_linear_biases,
     `get_slopes`).
     """
     power = 2 ** math.floor(math.log2(heads))
@@ -123,7 +123,7 @@ def alibi_slopes(heads: int) -> tuple[float, ...]:
 def with_alibi(scores: jax.Array, slopes: tuple[float, ...]) -> jax.Array:
     """Subtract slope times distance from scores, float32 [B, H, L, L].
 
-    Distances within a packed sequence are those within its row.
+    Distances within a packed sequence equal those within its row.
     """
     position = jnp.arange(scores.shape[-1])
     distance = jnp.abs(position[:, None] - position[None]).astype(jnp.float32)
@@ -144,20 +144,22 @@ def attention_by_queries(
     causal: bool = False,
     slopes: tuple[float, ...] = (),
 ) -> jax.Array:
-    """softmax(scale (q k + relative terms)) v within sequences: [B, L, H, K] -> [B, L, H, K].
+    """Compute softmax(scale (q k + relative terms)) v within sequences: [B, L, H, K] -> [B, L, H, K].
 
-    Dropout is that of the dense reference. `sequence_ids` is int32 [B, L]; with a `window` a token attends to at most
-    so many tokens on either side; `slopes` are ALiBi's, one per head. Scores are computed for one block of queries at a
-    time, and again in the backward pass, for which q, k, v and the distance vectors are kept: no array is [B, H, L, L].
-    Memory is linear in the length, time quadratic.
+    Dropout equals that of the dense reference. `sequence_ids` is int32 [B, L]; with a `window` a token attends to at
+    most that many tokens on either side; `slopes` are ALiBi's, one per head. Scores are computed for one block of
+    queries at a time, and again in the backward pass, which keeps q, k, v and the distance vectors: no array is
+    [B, H, L, L]. Memory is linear in the length, time quadratic.
     """
     length, size = q.shape[1], min(QUERIES, q.shape[1])
     ids, row = in_blocks(sequence_ids[:, None], size, NOWHERE), jnp.arange(length, dtype=jnp.int32)
 
-    def attended(q: jax.Array, k: jax.Array, v: jax.Array, heads: jax.Array | None, *distances: jax.Array) -> jax.Array:
+    def attention(
+        q: jax.Array, k: jax.Array, v: jax.Array, heads: jax.Array | None, *distances: jax.Array
+    ) -> jax.Array:
         scoring = Scoring(length, dropout_keys, dropout_rate, slopes, heads)
         terms = Relative(distances[0], distances[1], relative.table_row) if relative else None
-        added = relative_terms(k * scale, terms) if terms else None
+        terms_of_block = relative_terms(k * scale, terms) if terms else None
         blocks, k, v = in_blocks(heads_first(q * scale), size), heads_first(k), heads_first(v)
 
         @jax.checkpoint
@@ -169,13 +171,13 @@ def attention_by_queries(
                 seen &= row <= positions
             if window:
                 seen &= jnp.abs(row - positions) <= window
-            keys = Keys(k, v, seen, row, added(q, positions[:, 0]) if added else None)
+            keys = Keys(k, v, seen, row, terms_of_block(q, positions[:, 0]) if terms_of_block else None)
             return attend_blocks(q, positions, [keys], scoring)
 
         out = jax.lax.map(attend_block, (jnp.moveaxis(blocks, 2, 0), jnp.moveaxis(ids, 2, 0), block_positions(blocks)))
         return heads_first(joined(jnp.moveaxis(out, 0, 2))[:, :, :length])
 
-    return head_by_head(attended, q, k, v, *(relative[:2] if relative else ()))
+    return head_by_head(attention, q, k, v, *(relative[:2] if relative else ()))
 
 
 class Relative(NamedTuple):
@@ -186,8 +188,8 @@ class Relative(NamedTuple):
     table_row: Callable[[np.ndarray], np.ndarray]  # distances i - j -> rows: int32 -> int32
 
 
-def relative_terms(k: jax.Array, relative: Relative) -> Added:
-    """Content-to-position and position-to-content scores (DeBERTa, arXiv 2006.03654, section 3.1).
+def relative_terms(k: jax.Array, relative: Relative) -> ScoreTerms:
+    """Content-to-position and position-to-content terms of the scores (DeBERTa, arXiv 2006.03654, section 3.1).
 
     Token i adds q_i Kr_d + k_j Qr_d to its score of j, where d = `table_row`(i - j). `k` is [B, L, H, K], scaled like
     q.
@@ -202,25 +204,25 @@ def relative_terms(k: jax.Array, relative: Relative) -> Added:
     keys = jnp.moveaxis(in_blocks(heads_first(k), key_block), 0, 2)
     blocks = keys.shape[1]
     whole = max(length + -length % size, blocks * key_block) + key_block
-    # Vectors of the distances 1 - whole and on, and of those in the order of keys: from whole - 1 down.
+    # Vectors of the distances from 1 - whole up, and in the order of keys: from whole - 1 down.
     rows = relative.table_row(np.arange(1 - whole, whole, dtype=np.int32))
     ascending = jnp.take(relative.by_keys, rows, axis=1)
     descending = jnp.take(relative.by_queries, rows[::-1], axis=1)
 
-    def added(q: jax.Array, positions: jax.Array) -> jax.Array:
+    def terms_of_block(q: jax.Array, positions: jax.Array) -> jax.Array:
         first = positions[0]
         near = jax.lax.dynamic_slice_in_dim(descending, whole - size - first, length + size - 1, axis=1)
-        to_positions = _moved(summed("HBCK,HUK->HBCU", q.swapaxes(0, 1), near), length)
-        far = _overlapping(ascending, first + whole - blocks * key_block, blocks, key_block, size + key_block - 1)
-        to_content = _moved(summed("HNBCK,HNUK->HNBCU", keys, far[:, ::-1]), size)
+        to_positions = _shift_rows(summed("HBCK,HUK->HBCU", q.swapaxes(0, 1), near), length)
+        far = _overlapping_parts(ascending, first + whole - blocks * key_block, blocks, key_block, size + key_block - 1)
+        to_content = _shift_rows(summed("HNBCK,HNUK->HNBCU", keys, far[:, ::-1]), size)
         to_content = to_content.transpose(0, 2, 4, 1, 3).reshape(*to_positions.shape[:3], -1)[..., :length]
         return (to_positions + to_content).swapaxes(0, 1)
 
-    return added
+    return terms_of_block
 
 
-def _overlapping(x: jax.Array, start: jax.Array, count: int, step: int, width: int) -> jax.Array:
-    """`count` overlapping parts of `width` rows, at intervals of `step` rows: [H, S, K] -> [H, count, width, K].
+def _overlapping_parts(x: jax.Array, start: jax.Array, count: int, step: int, width: int) -> jax.Array:
+    """Cut `count` overlapping parts of `width` rows, at intervals of `step` rows: [H, S, K] -> [H, count, width, K].
 
     Parts are concatenated from pieces, so that the gradient is a sum of a few arrays for any number of parts.
     """
@@ -230,19 +232,19 @@ def _overlapping(x: jax.Array, start: jax.Array, count: int, step: int, width: i
     return jnp.concatenate([rows[:, piece : piece + count] for piece in range(pieces)], axis=2)[:, :, :width]
 
 
-def _shifted(x: jax.Array, width: int) -> jax.Array:
-    """Row c of [..., C, width + C - 1] from its number C - 1 - c on: [..., C, width]; C is at least 2."""
+def _slice_rows(x: jax.Array, width: int) -> jax.Array:
+    """Slice row c from column C - 1 - c on: [..., C, width + C - 1] -> [..., C, width]; C is at least 2."""
     rows, columns = x.shape[-2:]
-    assert columns == width + rows - 1, "a column for each distance"
+    assert columns == width + rows - 1, "there must be a column for each distance"
     flat = x.reshape(*x.shape[:-2], rows * columns)[..., rows - 1 : rows - 1 + rows * (columns - 1)]
     return flat.reshape(*x.shape[:-2], rows, columns - 1)[..., :width]
 
 
-_moved = jax.custom_vjp(_shifted, nondiff_argnums=(1,))
+_shift_rows = jax.custom_vjp(_slice_rows, nondiff_argnums=(1,))
 
 
-def _moved_backward(width: int, residuals: None, g: jax.Array) -> tuple[jax.Array]:
-    """JAX's own derivative, with zeros concatenated to g instead of padding, which a CPU runs several times slower."""
+def _shift_rows_backward(width: int, residuals: None, g: jax.Array) -> tuple[jax.Array]:
+    """JAX's derivative, but with concatenated zeros: padding g is several times slower on a CPU."""
     outer, rows = g.shape[:-2], g.shape[-2]
     columns = width + rows - 1
     wide = jnp.concatenate([g, jnp.zeros((*outer, rows, rows - 2), g.dtype)], axis=-1)
@@ -251,4 +253,4 @@ def _moved_backward(width: int, residuals: None, g: jax.Array) -> tuple[jax.Arra
     return (jnp.concatenate([before, flat, after], axis=-1).reshape(*outer, rows, columns),)
 
 
-_moved.defvjp(lambda x, width: (_moved(x, width), None), _moved_backward)
+_shift_rows.defvjp(lambda x, width: (_shift_rows(x, width), None), _shift_rows_backward)

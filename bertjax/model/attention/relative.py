@@ -1,7 +1,7 @@
 """Disentangled attention (DeBERTa): distance vectors, which all layers share, and scores with relative terms.
 
-Distances are those between positions in the row, also where rows are packed: a token sees tokens of its own sequence
-alone, which are adjacent, so that i - j within the row is i - j within the sequence.
+Distances are between positions in the row, also in packed rows: a token only sees its own sequence, whose tokens are
+adjacent, so that i - j in the row equals i - j in the sequence.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def distance_row(config: ModelConfig, distance: np.ndarray) -> np.ndarray:
 
 
 def rows_in_reach(config: ModelConfig, length: int) -> int:
-    """Rows of the distance table used in rows of `length` tokens, for counting FLOPs; 0 without a table."""
+    """Rows of the distance table that rows of `length` tokens use, for counting FLOPs; 0 without a table."""
     if config.position_embedding != "relative":
         return 0
     return len(np.unique(distance_row(config, np.arange(1 - length, length))))
@@ -60,7 +60,7 @@ def rows_in_reach(config: ModelConfig, length: int) -> int:
 class RelativePositions(nnx.Module):
     """The distance vectors, normalised if `relative_norm`: float32 [S, D].
 
-    They have no dropout: with a mask per row, as elsewhere, every row would need its own table.
+    Without dropout: with a mask per row, as elsewhere, every row would need its own table.
     """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
@@ -87,13 +87,13 @@ def disentangled_attention(
     dropout_keys: jax.Array | None,
     backend: str = "xla",
 ) -> jax.Array:
-    """softmax((q_i k_j + q_i Kr_d + k_j Qr_d) / sqrt(3 K)) v within sequences: [B, L, H, K] -> [B, L, H, K].
+    """Compute softmax((q_i k_j + q_i Kr_d + k_j Qr_d) / sqrt(3 K)) v within sequences: [B, L, H, K] -> [B, L, H, K].
 
     Queries may come from other vectors than keys and values, at the same positions. No array is [B, H, L, L], except in
     an export for any length, whose symbolic length cannot be cut into blocks.
     """
     if is_symbolic_dim(q.shape[1]):
-        assert dropout_keys is None, "an export has no dropout"
+        assert dropout_keys is None, "exports do not support dropout"
         seen = sequence_ids[:, :, None] == sequence_ids[:, None, :]
         probabilities = disentangled_probabilities(config, q, k, distances, seen)
         return jnp.einsum("BHLM,BMHK->BLHK", probabilities.astype(v.dtype), v)
@@ -116,7 +116,7 @@ def disentangled_attention(
 def disentangled_probabilities(
     config: ModelConfig, q: jax.Array, k: jax.Array, distances: DistanceProjections, seen: jax.Array
 ) -> jax.Array:
-    """All probabilities, without dropout: float32 [B, H, L, L]; `seen` is bool [B, L, L]."""
+    """Compute all probabilities, without dropout: float32 [B, H, L, L]; `seen` is bool [B, L, L]."""
     reach = config.relative_max  # larger distances share its row
     rows = jnp.asarray(distance_row(config, np.arange(-reach, reach + 1)))
     positions = jnp.arange(q.shape[1])

@@ -1,6 +1,6 @@
-"""A learned bias of every attention score by the distance of its two tokens (T5, MPNet), shared by all layers.
+"""A learned bias of attention scores by the distance of the two tokens (T5, MPNet), shared by all layers.
 
-Distances are those between positions in the row, as in `relative`: a token sees its own sequence alone.
+Distances are between positions in the row, as in relative.py.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from bertjax.parallel.sharding import constrain
 def distance_bucket(config: ModelConfig, distance: np.ndarray) -> np.ndarray:
     """The bucket of each distance i - j between a token i and a token j: int -> int32.
 
-    Half of the buckets are for tokens j behind i. Of the n of each half, the first n / 2 hold one distance each and the
-    others grow logarithmically up to `score_bias_reach`. In float32, as in transformers' MPNetEncoder.
+    Half of the buckets are for tokens j after i. In each half of n buckets, the first n / 2 hold one distance each, and
+    the others grow logarithmically up to `score_bias_reach`. Computed in float32, as in transformers' MPNetEncoder.
     """
     half = config.score_bias_buckets // 2
     exact = half // 2
@@ -38,7 +38,7 @@ class ScoreBias(nnx.Module):
         self.config = config
 
     def __call__(self, length: int) -> jax.Array:
-        """`length` may be symbolic in an export."""
+        """Compute the bias for rows of `length` tokens, which may be symbolic in an export."""
         reach = self.config.max_position_embeddings
         buckets = jnp.asarray(distance_bucket(self.config, np.arange(-reach, reach + 1)))
         position = jnp.arange(length)

@@ -26,16 +26,16 @@ from bertjax.parallel.sharding import constrain, devices_along, rows_are_whole
 
 
 def layer_windows(config: ModelConfig) -> tuple[int, ...]:
-    """How many tokens on either side a token sees, for each layer; 0: all of its sequence.
+    """The window of each layer: tokens that a token sees on either side; 0: all of its sequence.
 
-    Of a model with a window, every `global_every`-th layer from `first_global` on has none (ModernBERT, section 2.1.1).
+    In a model with windows, every `global_every`-th layer from `first_global` on has none (ModernBERT, section 2.1.1).
     """
     every, first = config.global_every, config.first_global
     return tuple(0 if every and n % every == first else config.window for n in range(config.num_hidden_layers))
 
 
 class Projection(nnx.Module):
-    """The parameters of one of query, key and value; keys lack a bias with `attention_bias` query_value.
+    """The parameters of the query, key or value projection; keys lack a bias with `attention_bias` query_value.
 
     With grouped queries (Ainslie et al. 2023), keys and values have fewer heads: `heads`.
     """
@@ -49,11 +49,11 @@ class Projection(nnx.Module):
 
 
 def project(x_BLD: jax.Array, *projections: Projection, joined: bool = False) -> tuple[jax.Array, ...]:
-    """[B, L, D] -> [B, L, H, K] for each projection, in one product: a wide matmul comes nearer to the peak.
+    """Apply each projection, [B, L, D] -> [B, L, H, K], in one product: a wide matmul comes closer to peak throughput.
 
-    Projections to another number of heads than the one before are a product of their own. `joined` computes the heads
-    as one dim, for a kernel that reads them so: a compiler for TPUs puts tokens last in an array that ends on a head's
-    64 dims, and would transpose it.
+    Consecutive projections share a product if they have the same number of heads. `joined` computes the heads as one
+    dim, for kernels that read them so: in an array that ends with the 64 dims of a head, XLA for TPUs puts tokens last
+    in memory, and would have to transpose it for the kernel.
     """
     groups = [[*group] for _, group in itertools.groupby(projections, lambda p: p.kernel.shape[1])]
     if len(groups) > 1:
@@ -73,7 +73,7 @@ Norm = Callable[[jax.Array], jax.Array]  # [B, L, D] -> [B, L, D], in front of a
 
 
 def unchanged(x_BLD: jax.Array) -> jax.Array:
-    """x, where no norm is in front of attention."""
+    """Return x: the norm of layers that have none in front of attention."""
     return x_BLD
 
 
@@ -86,8 +86,8 @@ def for_each_query(x_BLGK: jax.Array, heads: int) -> jax.Array:
     return constrain(repeated, "act_batch", "act_length", "act_heads", "head_dim")
 
 
-def _normed(x_BLHK: jax.Array, norm: LayerNorm | None) -> jax.Array:
-    """Normalise all heads of a token together, with `qk_norm`."""
+def _normalize_heads(x_BLHK: jax.Array, norm: LayerNorm | None) -> jax.Array:
+    """Normalise all heads of a token together, if `qk_norm`."""
     if norm is None:
         return x_BLHK
     normed = norm(x_BLHK.reshape(*x_BLHK.shape[:2], -1)).reshape(x_BLHK.shape)
@@ -95,9 +95,9 @@ def _normed(x_BLHK: jax.Array, norm: LayerNorm | None) -> jax.Array:
 
 
 def with_whole_rows(x_BLHK: jax.Array) -> jax.Array:
-    """Exchange the axis `length` from tokens to heads, as every query needs the keys of its row; else the same array.
+    """Move the mesh axis `length`, if there is one, from tokens to heads: every query needs all keys of its row.
 
-    Heads of zeros follow where the devices do not divide them. Source: DeepSpeed-Ulysses (arXiv 2309.14509).
+    Adds heads of zeros if the devices do not divide the heads. Source: DeepSpeed-Ulysses (arXiv 2309.14509).
     """
     if rows_are_whole():
         return x_BLHK
@@ -131,7 +131,7 @@ class OutputProjection(nnx.Module):
 
 
 class LayerInputs(NamedTuple):
-    """What every layer reads besides the hidden states of the layer below."""
+    """The inputs of every layer besides the hidden states of the layer below."""
 
     sequence_ids: jax.Array  # int32 [B, L]: which of its row's sequences a token belongs to; 0: padding
     dropout_keys: jax.Array | None = None  # uint32 [B]; None: no dropout
@@ -153,8 +153,8 @@ class SelfAttention(nnx.Module):
     """Scaled dot-product attention (paper, section 3; modeling.py `attention_layer`), [B, L, D] -> [B, L, D].
 
     A token sees the tokens with its own sequence id: within its sequence when rows are packed, and never padding. In a
-    causal model it sees those up to itself, and with a window those at most so many tokens away. With relative
-    positions the scores have terms of the vectors of distances.
+    causal model it sees those up to itself, and with a window those at most `window` tokens away. Relative positions
+    add terms of the distance vectors to the scores.
     """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
@@ -177,11 +177,11 @@ class SelfAttention(nnx.Module):
     def __call__(
         self, x_BLD: jax.Array, inputs: LayerInputs, queries_BLD: jax.Array | None = None, norm: Norm = unchanged
     ) -> jax.Array:
-        """The output of attention on norm(x); queries are made of `queries_BLD` instead where it is given."""
+        """Compute attention on norm(x); with `queries_BLD`, queries are projected from that instead."""
         q, k, v = (with_whole_rows(part) for part in self.projected(x_BLD, inputs, queries_BLD, norm))
         sequence_ids, keys, pattern = inputs.sequence_ids, inputs.dropout_keys, inputs.pattern
         if inputs.distances is not None:
-            distances = self._projected_distances(inputs.distances)
+            distances = self._project_distances(inputs.distances)
             attended = disentangled_attention(self.config, q, k, v, distances, sequence_ids, keys, inputs.backend)
         elif pattern is not None and pattern.blocks is not None:
             attended = block_sparse_attention(
@@ -198,7 +198,7 @@ class SelfAttention(nnx.Module):
         elif pattern is not None and pattern.tokens is not None:
             attended = global_attention(
                 (q, k, v),
-                self._projected_globals(norm(x_BLD), q, k, v, pattern.tokens),
+                self._project_globals(norm(x_BLD), q, k, v, pattern.tokens),
                 sequence_ids,
                 pattern.tokens,
                 keys,
@@ -225,7 +225,7 @@ class SelfAttention(nnx.Module):
     def projected(
         self, x_BLD: jax.Array, inputs: LayerInputs, queries_BLD: jax.Array | None = None, norm: Norm = unchanged
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Queries and keys, rotated where positions are, and values, of norm(x): [B, L, H, K] each.
+        """Project norm(x) to queries, keys and values, [B, L, H, K] each, and apply rotary positions, if any.
 
         Keys and values of grouped queries are repeated, so that every backend supports them.
         """
@@ -242,30 +242,30 @@ class SelfAttention(nnx.Module):
         return q, for_each_query(k, q.shape[2]), for_each_query(v, q.shape[2])
 
     def probabilities(self, x_BLD: jax.Array, inputs: LayerInputs) -> jax.Array:
-        """The attention probabilities without dropout: float32 [B, H, L (query), L (key)]."""
+        """Compute the attention probabilities without dropout: float32 [B, H, L (query), L (key)]."""
         q, k = project(x_BLD, self.query, self.key)
         q, k = self._with_positions(q, k, inputs)
         k = for_each_query(k, q.shape[2])
         seen = visible(inputs.sequence_ids, self.causal, inputs.window)
         if inputs.distances is not None:
-            return disentangled_probabilities(self.config, q, k, self._projected_distances(inputs.distances), seen)
+            return disentangled_probabilities(self.config, q, k, self._project_distances(inputs.distances), seen)
         return attention_probabilities(q, k, seen, self.slopes, inputs.score_bias)
 
     def _with_positions(self, q: jax.Array, k: jax.Array, inputs: LayerInputs) -> tuple[jax.Array, jax.Array]:
-        q, k = _normed(q, self.query_norm), _normed(k, self.key_norm)
+        q, k = _normalize_heads(q, self.query_norm), _normalize_heads(k, self.key_norm)
         if self.config.position_embedding != "rope":
             return q, k
         return rotated(self.config, q, k, inputs.sequence_ids, inputs.packed, inputs.window)
 
-    def _projected_distances(self, table_SD: jax.Array) -> DistanceProjections:
-        """By the kernels of tokens, or where these are not shared by kernels for distances."""
+    def _project_distances(self, table_SD: jax.Array) -> DistanceProjections:
+        """Project the distance vectors with the kernels of tokens or, unless `relative_shared`, with their own."""
         q, k = project(table_SD[None], self.relative_query or self.query, self.relative_key or self.key)
         return DistanceProjections(q[0].swapaxes(0, 1), k[0].swapaxes(0, 1))
 
-    def _projected_globals(
+    def _project_globals(
         self, x_BLD: jax.Array, q: jax.Array, k: jax.Array, v: jax.Array, tokens: GlobalTokens
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Queries of the global tokens, [B, G, H, K], and the keys and values that they see, [B, L, H, K]."""
+        """Compute queries of the global tokens, [B, G, H, K], and the keys and values that they see, [B, L, H, K]."""
         if self.query_global is None or self.key_global is None or self.value_global is None:
             return take_tokens(q, tokens), k, v
         (q,) = project(take_tokens(x_BLD, tokens), self.query_global)

@@ -30,11 +30,11 @@ def make_pattern(
 ) -> Pattern | None:
     """The pattern for rows with `sequence_ids`, int32 [B, L]; None if attention is full or in windows.
 
-    `global_positions`, int32 [B, G], ascending, are the global tokens of each row; one that is not above all before it
-    is an unused slot. Without them no token is global, or with `global_tokens` first the first token of each row, which
-    then must be one sequence. In packed rows a token is global to its own sequence only.
+    `global_positions`, int32 [B, G], ascending, are the global tokens of each row; one that is not greater than all
+    before it is an unused slot. Without them no token is global, or with `global_tokens` first the first token of each
+    row, which then must be one sequence. In packed rows a token is global to its own sequence only.
 
-    Blocks are those of a row, and attention is full in rows that are too short for `is_sparse`. Raises ValueError for
+    Blocks divide the row, and attention is full in rows that are too short for `is_sparse`. Raises ValueError for
     longer packed rows, and for packed rows with `global_tokens` first, since the starts of sequences are unknown.
     """
     length = sequence_ids.shape[1]
@@ -43,8 +43,8 @@ def make_pattern(
             return None
         if packed:
             raise ValueError(
-                f"model.attention_block={config.attention_block} in packed rows of {length} tokens: blocks are those "
-                "of a row, so a sequence would see other tokens packed than alone; set data.packing='none'"
+                f"model.attention_block={config.attention_block} in packed rows of {length} tokens: blocks "
+                "divide the row, so a packed sequence would see other tokens than alone; set data.packing='none'"
             )
         return Pattern(blocks=jnp.asarray(block_layout(config, -(-length // config.attention_block))))
     if config.global_tokens == "none":
@@ -60,7 +60,7 @@ def make_pattern(
 
 
 def tokens_at(positions: jax.Array, length: int) -> GlobalTokens:
-    """The global tokens at the positions that `make_pattern` takes, in rows of `length` tokens."""
+    """The global tokens at `global_positions` (see `make_pattern`), in rows of `length` tokens."""
     before = jnp.pad(jax.lax.cummax(positions, axis=1)[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
     positions = jnp.where(positions > before, positions, length)
     rows = jnp.arange(len(positions))[:, None]
@@ -71,6 +71,6 @@ def tokens_at(positions: jax.Array, length: int) -> GlobalTokens:
 def with_copied_projections(attention: dict[str, Any]) -> dict[str, Any]:
     """Add projections of global tokens to attention's parameters, as copies of the ordinary ones.
 
-    Longformer's authors do this to start from RoBERTa, and again after pretraining, where no token is global.
+    Longformer's authors do this to start from RoBERTa, and again after pretraining, in which no token is global.
     """
     return attention | {name: dict(attention[role]) for name, role in GLOBAL_PROJECTIONS.items()}
