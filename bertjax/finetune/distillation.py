@@ -18,7 +18,7 @@ from bertjax.finetune.encoding.rows import TaskRows
 from bertjax.finetune.kinds.kind import Kind
 from bertjax.training.objectives import TEACHER, Batch, Forward, Keys, Objective, Sums
 from bertjax.training.objectives.distil_layers import DISTIL_LAYERS
-from bertjax.training.objectives.objective import OfTeacher
+from bertjax.training.objectives.objective import TeacherRequirements
 
 PREDICTIONS = "distil_predictions"
 
@@ -42,7 +42,7 @@ def distillation_objective(kind: Kind, task: TaskConfig) -> Objective:
         # Accuracy and other figures compare with the labels.
         return kind.sums(task, forward, batch, keys) | {"loss": jnp.sum(loss * batch["label_weights"])}
 
-    return Objective(PREDICTIONS, "label_weights", sums, figures=kind.figures, teacher=OfTeacher())
+    return Objective(PREDICTIONS, "label_weights", sums, figures=kind.figures, teacher=TeacherRequirements())
 
 
 def with_token_weights(rows: TaskRows, objective: Objective) -> TaskRows:

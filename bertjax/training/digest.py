@@ -32,11 +32,11 @@ class ArrayDigest:
 
 
 def digest_arrays(arrays: Mapping[str, jax.Array]) -> dict[str, ArrayDigest]:
-    """Digest every array, in one jitted function and one transfer of 20 bytes an array.
+    """Digest every array, with one jitted function and one transfer of 20 bytes per array.
 
-    Arrays may have any shape and sharding, over the same devices; elements have 1, 2 or 4 bytes. Waits for the
+    Arrays may have any shape and any sharding over the same devices; elements have 1, 2 or 4 bytes. Waits for the
     arrays, so they may be donated afterwards. A change of a single element always changes the digest; any other change
-    is missed with probability 2**-128. Raises ValueError for an element of another size.
+    is missed with probability 2**-128. Raises ValueError for elements of another size.
     """
     if not arrays:
         return {}
@@ -53,7 +53,7 @@ def digest_arrays(arrays: Mapping[str, jax.Array]) -> dict[str, ArrayDigest]:
 def compile_ahead(arrays: Mapping[str, jax.ShapeDtypeStruct]) -> None:
     """Compile the digest of arrays like these in the background; `digest_arrays` waits for it.
 
-    Without this, a run that a signal stops would compile the digest before it could save its state.
+    Without this, a run stopped by a signal would have to compile the digest before it saves its state.
     """
     values = list(arrays.values())
     if _compilation_key(values) not in _COMPILED:
@@ -70,17 +70,17 @@ def _fill(future: Future, jitted: Any, values: list[jax.ShapeDtypeStruct]) -> No
         future.set_exception(error)
 
 
-_Kind = tuple[tuple[tuple[int, ...], Any, Any], ...]
-_COMPILED: dict[_Kind, Future] = {}
+_Key = tuple[tuple[tuple[int, ...], Any, Any], ...]
+_COMPILED: dict[_Key, Future] = {}
 
 
-def _compilation_key(values: Sequence[Any]) -> _Kind:
+def _compilation_key(values: Sequence[Any]) -> _Key:
     """The key of a compiled digest: shapes, dtypes and shardings in order."""
     return tuple((value.shape, value.dtype, value.sharding) for value in values)
 
 
 def _replicated(arrays: Mapping[str, Any]) -> NamedSharding | None:
-    """The sharding of the sums: replicated over the mesh, so that each process can read them."""
+    """The sharding of the sums: replicated over the mesh, so that every process can read them."""
     for array in arrays.values():
         if isinstance(array.sharding, NamedSharding):
             return NamedSharding(array.sharding.mesh, PartitionSpec())
@@ -112,7 +112,7 @@ def local_digest(x: jax.Array) -> jax.Array:
 
 
 def _indices(shape: tuple[int, ...]) -> jax.Array:
-    """uint32 of that shape: each element's row-major index in the whole array, modulo 2**32."""
+    """Each element's row-major index in the whole array, modulo 2**32, as uint32 of this shape."""
     index, stride = jnp.zeros(shape, jnp.uint32), 1
     for dim in reversed(range(len(shape))):
         index += jax.lax.broadcasted_iota(jnp.uint32, shape, dim) * np.uint32(stride % 2**32)

@@ -1,4 +1,4 @@
-"""Held-out evaluation: its step, its batches, and the baselines of its figures."""
+"""Held-out evaluation: the step, the batches and the baselines."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ from bertjax.training.step import (
 
 
 class EvalStep(Protocol):
-    """`(params, batch) -> sums and weights`, and the frozen networks' parameters if there are any."""
+    """`(params, batch, frozen) -> sums and weights`; `frozen` holds the parameters of frozen networks, if any."""
 
     def __call__(self, params: Params, batch: Batch, frozen: Frozen = NO_FROZEN) -> Metrics: ...  # noqa: D102
 
 
 class PredictStep(Protocol):
-    """`(params, batch) -> (outputs, sums and weights)`."""
+    """`(params, batch, frozen) -> (outputs, sums and weights)`."""
 
     def __call__(  # noqa: D102
         self, params: Params, batch: Batch, frozen: Frozen = NO_FROZEN
@@ -55,33 +55,33 @@ class PredictStep(Protocol):
 
 
 class Evaluation(Protocol):
-    """Measures parameters on held-out data; every process takes part and gets the same figures."""
+    """Evaluates parameters on held-out data. Every process takes part and gets the same figures."""
 
     @property
     def baselines(self) -> dict[str, float]:
-        """The baselines of the figures, by their names in the log."""
+        """The baselines of the figures, by log name."""
         ...
 
     @property
     def batches(self) -> int:
-        """The number of batches of an evaluation, and so of calls of `go_on`."""
+        """The number of batches in an evaluation, and therefore of calls to `go_on`."""
         ...
 
     def __call__(self, params: Params, go_on: Callable[[], bool] = lambda: True) -> dict[str, float]:
-        """Figures by their names in the log; none if `go_on`, which is called before every batch, returns False."""
+        """Return the figures by log name. `go_on` is called before every batch; if it returns False, return {}."""
         ...
 
 
 def compute_baselines(objectives: tuple[Objective, ...], facts: HeldOutFacts) -> dict[str, float]:
-    """Each objective's context-free baselines, by their names in the log."""
+    """Compute every objective's context-free baselines, by log name."""
     return {f"baseline/{name}": value for o in objectives for name, value in o.baselines(facts).items()}
 
 
 class HeldOut:
-    """The first `rows` rows of a split, the same at every evaluation and at every batch size.
+    """The first `rows` rows of a split, the same in every evaluation and for every batch size.
 
-    They are read in batches of at most `batch_size`. The last batch is filled with rows of padding, which have no
-    weight in any figure.
+    They are read in batches of at most `batch_size`. The last batch is filled with rows of padding, whose weight is 0
+    in every figure.
     """
 
     def __init__(self, batches: Batches, mesh: Mesh, rows: int, batch_size: int, prefix: str = "eval") -> None:
@@ -102,9 +102,9 @@ class HeldOut:
         objectives: tuple[Objective, ...],
         go_on: Callable[[], bool] = lambda: True,
     ) -> dict[str, float]:
-        """`<prefix>/<objective>_loss` and `_accuracy` over all held-out batches; every process takes part.
+        """Compute `<prefix>/<objective>_loss` and `_accuracy` over all held-out batches; every process takes part.
 
-        `go_on` is called before every batch, while at most one batch is on the devices; no figures if it returns False.
+        `go_on` is called before every batch, while at most one batch is on the devices; if it returns False, return {}.
         """
         total: Any = None
         for batch in self:
@@ -121,7 +121,7 @@ class HeldOut:
             yield to_global(self._mesh, self._read(number, self._within))
 
     def _read(self, number: int, within: np.ndarray) -> dict[str, np.ndarray]:
-        """Rows of a batch; rows beyond the end of the set are padding."""
+        """Read the rows `within` a batch; rows beyond the end of the set are padding."""
         batch = self._batches.batch(number, self.batch_size, within)
         if (number + 1) * self.batch_size > self.rows:
             beyond = number * self.batch_size + within >= self.rows
@@ -130,13 +130,13 @@ class HeldOut:
         return batch
 
     def whole_batches(self) -> Iterator[dict[str, np.ndarray]]:
-        """The batches of the set with all of their rows, on the host."""
+        """Yield all batches on the host, each with all its rows."""
         for number in range(self.count):
             yield self._read(number, np.arange(self.batch_size))
 
 
 def unigram_baseline(text: Sentences, vocab_size: int) -> tuple[float, float]:
-    """(entropy in nats, share of the most frequent token) of a text's tokens under their own frequencies."""
+    """Compute (entropy in nats, share of the most frequent token) from a text's own token frequencies."""
     counts = token_counts(text, vocab_size)
     shares = counts[counts > 0] / counts.sum()
     return float(-(shares * np.log(shares)).sum()), float(shares.max())
@@ -150,7 +150,7 @@ def make_eval_step(
     platform: str | None = None,
     deterministic: bool = False,
 ) -> EvalStep:
-    """The jitted `(params, batch) -> sums and weights` over the global batch, without dropout."""
+    """Make the jitted `(params, batch) -> sums and weights` over the global batch, without dropout."""
 
     def local(forward: Forward, batch: Batch) -> Metrics:
         figures = objective_sums(forward, batch, None, objectives) | batch_weights(batch, objectives)
@@ -167,9 +167,9 @@ def make_predict_step(
     packed: Packed = several_sequences,
     deterministic: bool = False,
 ) -> PredictStep:
-    """The jitted `(params, batch) -> (outputs [B, ...], sums and weights)`, without dropout.
+    """Make the jitted `(params, batch) -> (outputs [B, ...], sums and weights)`, without dropout.
 
-    `outputs(model, hidden, batch)` are the network's outputs for each row; they are replicated to every device.
+    `outputs(model, hidden, batch)` returns the network's outputs for each row; they are replicated to every device.
     """
 
     def local(forward: Forward, batch: Batch) -> tuple[jax.Array, Metrics]:
@@ -189,7 +189,7 @@ def _per_shard(
     deterministic: bool,
     out_shardings: Any = None,
 ) -> Callable[..., Any]:
-    """`local(forward, batch)` on each device's rows, jitted as `(params, batch) -> ...`."""
+    """Jit `local(forward, batch)` over each device's rows as `(params, batch, frozen) -> ...`."""
     target = platform or blueprint.mesh.devices.flat[0].platform
 
     def shard_sums(params: Params, batch: Batch, frozen: Frozen) -> Any:

@@ -18,30 +18,30 @@ NO_FROZEN: Frozen = {}
 
 
 def frozen_shapes(blueprint: Blueprint) -> dict[str, Any]:
-    """The shapes of the argument `frozen`, each with its sharding."""
+    """The shapes of the `frozen` argument, each with its sharding."""
     return {name: network.params for name, network in blueprint.frozen.items()}
 
 
 def frozen_shardings(blueprint: Blueprint) -> dict[str, Any]:
-    """The shardings of the argument `frozen`."""
+    """The shardings of the `frozen` argument."""
     return jax.tree.map(lambda leaf: leaf.sharding, frozen_shapes(blueprint))
 
 
 def frozen_specs(blueprint: Blueprint) -> dict[str, Any]:
-    """The PartitionSpecs of the argument `frozen`, over the batch axes only."""
+    """The PartitionSpecs of the `frozen` argument, over the batch axes only."""
     return {name: specs_over(network.logical_axes, BATCH_AXES) for name, network in blueprint.frozen.items()}
 
 
 def gather_params(blueprint: Blueprint, params: Params, *, whole: bool = False) -> Params:
-    """The trained parameters, gathered over the batch axes; with `execution.gather` layer, all but stacks of layers.
+    """Gather the trained parameters over the batch axes.
 
-    `whole` gathers those too.
+    With `execution.gather='layer'`, stacks of layers stay sharded unless `whole` is set.
     """
     return gather(params, blueprint.logical_axes, blueprint.mesh, stacks=whole or _gathers_stacks(blueprint))
 
 
 def gather_frozen(blueprint: Blueprint, frozen: Frozen) -> Frozen:
-    """The frozen networks' parameters, gathered as those that are trained."""
+    """Gather the frozen networks' parameters like the trained ones."""
     return {
         name: gather(params, blueprint.frozen[name].logical_axes, blueprint.mesh, stacks=_gathers_stacks(blueprint))
         for name, params in frozen.items()
@@ -51,19 +51,19 @@ def gather_frozen(blueprint: Blueprint, frozen: Frozen) -> Frozen:
 def reduce_gradients(grads: Params, blueprint: Blueprint) -> Params:
     """Sum gradients once over the batch axes, and scatter them over `fsdp` where the parameter is sharded.
 
-    Those of weights that a layer gathers are summed and scattered over `fsdp` already.
+    Gradients of weights that are gathered by layer are already summed and scattered over `fsdp`.
     """
-    # An axis of one device is left out, since summing over it would still copy every gradient.
-    several = {axis for axis in BATCH_AXES if blueprint.mesh.shape[axis] > 1}
+    # Skip axes of size 1: a sum over them would still copy every gradient.
+    axes_to_sum = {axis for axis in BATCH_AXES if blueprint.mesh.shape[axis] > 1}
     stacks_are_whole = _gathers_stacks(blueprint)
 
     def reduce(g: jax.Array, axes: P, names: tuple[str, ...]) -> jax.Array:
-        summed = several
-        if "fsdp" in axes and "fsdp" in several:
+        remaining = axes_to_sum
+        if "fsdp" in axes and "fsdp" in axes_to_sum:
             if stacks_are_whole or not is_stacked(names):
                 g = sum_and_scatter(g, axes, is_stacked(names))
-            summed = several - {"fsdp"}
-        return jax.lax.psum(g, tuple(sorted(summed))) if summed else g
+            remaining = axes_to_sum - {"fsdp"}
+        return jax.lax.psum(g, tuple(sorted(remaining))) if remaining else g
 
     axes = blueprint.logical_axes
     specs = specs_over(axes, BATCH_AXES)

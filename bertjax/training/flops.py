@@ -55,7 +55,7 @@ _PEAKS_TFLOPS = (
 
 @dataclass(frozen=True)
 class Peak:
-    """The peak of one device and its source."""
+    """The peak FLOP/s of one device and the source of the number."""
 
     flops: float  # FLOP/s
     source: str  # for the log
@@ -65,7 +65,7 @@ class Peak:
 
 
 def expected_predictions(data: DataConfig) -> float:
-    """The mean number of predictions of a full row."""
+    """The mean number of predictions in a full row."""
     slots = PREDICTED_TOKENS.keys(data)["mlm_weights"].width
     share = 1.0 if data.predict == "next" else data.mask_probability
     return min(slots, share * data.sequence_length)
@@ -75,31 +75,29 @@ def train_flops_per_token(model: ModelConfig, sequence_length: int, predictions:
     """FLOPs of forward and backward pass for one token of a row of `sequence_length`.
 
     With N layers, width D, feed-forward width F, S = sequence_length, P = predictions per row, V = vocab_size, E =
-    embedding_size (0: E = D, without the matrix from E to D) and K_n = the keys that a token sees in layer n, which are
-    S or, with a window w, min(2·w + 1, S), or of blocks what `keys_per_token` says:
+    embedding_size (0: E = D, without the matrix from E to D) and K_n = the keys that a token sees in layer n: S, or
+    min(2·w + 1, S) with a window w, or `keys_per_token` with block-sparse attention:
 
         6·N·(4·D² + 2·D·F)            matmul parameters of the encoder: 2 FLOPs each forward, 4 backward; a gated MLP
                                       has 3·D·F, and grouped queries 2·D²·(1 + G / H), with G of H heads for keys
         + 12·D·(K_1 + ... + K_N)      attention scores and their product with the values: 4·D·K forward, twice backward
-        + 6·N·(2·D² + D²/S)           keys and values that a global token sees by projections of its own, and its query,
-                                      where `global_tokens` is first, with two keys more; a task's are not counted
-        + 12·D·N·R                    relative terms: products of queries and keys with the R vectors of the distances
-                                      that a row has, where positions are relative
-        + 6·C·D²                      convolution of C tokens, where there is one
-        + 6·E·D                       projection of the embeddings to D, where embedding_size is set
-        + 6·(N + 1)·D·W               projection of embeddings and layers to a teacher's width W, where it is set
-        + 6·(D·E + E·V)·P/S           MLM transform and tied projection, on the P predicted positions only; D·V where
-                                      the projection is not tied, and its two layers in front have 2·D·mlm_inner_size
-        + 6·(D² + D)                  the head that detects replaced tokens, on every token, if a family has it
-        + 6·(D² + 2·D)/S              pooler and its head of two classes, on one token of the row; 0 without a pooler
-        + 6·((2·D + 200)·D + D·E + E·V)·P/S   two layers and tied projection of span boundaries, where a family has them
+        + 6·N·(2·D² + D²/S)           separate projections for the global token (`global_tokens='first'`): keys and
+                                      values of every token, one query; K_n grows by 2. A task's are not counted
+        + 12·D·N·R                    relative positions: queries and keys times the vectors of a row's R distances
+        + 6·C·D²                      convolution over C tokens, if any
+        + 6·E·D                       projection of the embeddings to D, if embedding_size is set
+        + 6·(N + 1)·D·W               projection of embeddings and layers to a teacher's width W, if it is set
+        + 6·(D·E + E·V)·P/S           MLM transform and tied projection, on the P predicted positions only; D·V if the
+                                      projection is not tied, and 2·D·mlm_inner_size for the two layers in front of it
+        + 6·(D² + D)                  replaced-token head, on every token, if the family has one
+        + 6·(D² + 2·D)/S              pooler and a head of two classes, on one token of the row; 0 without a pooler
+        + 6·((2·D + 200)·D + D·E + E·V)·P/S   two layers and tied projection of the span boundary head, if any
 
-    With an enhanced decoder N is N + 1, where the family has an MLM head. A generator counts as a model of its own;
-    drawing its tokens does not count. Layers that share parameters count
-    separately. V is the true vocabulary size. Padding rows of the table, look-ups, normalisation, the optimizer, scores
-    outside a window (back ends compute some and mask them) and recomputation by rematerialisation do not count. This is
-    the convention of the published figures that bertjax is compared with (BERT-Base, length 128, 20 predictions: 0.546
-    GFLOP a token).
+    An enhanced decoder adds a layer to N if the family has an MLM head. A generator counts as another model, without
+    the sampling of its tokens. Layers that share parameters count separately. V is the true vocabulary size. Not
+    counted: padding rows of the table, look-ups, normalisation, the optimizer, scores outside a window (some backends
+    compute and mask them) and rematerialisation. This is the convention of the published figures that bertjax is
+    compared with (BERT-Base, length 128, 20 predictions: 0.546 GFLOP per token).
     """
     S, D, F = sequence_length, model.hidden_size, model.intermediate_size
     E = embedding_width(model)
@@ -139,7 +137,7 @@ def mfu(flops_per_second: float, peak: float) -> float:
 
 
 def peak_flops(device_kind: str) -> float | None:
-    """Dense bf16 FLOP/s of an accelerator by jax's name for it; None if it is not in the table, as no CPU is."""
+    """Dense bf16 FLOP/s of an accelerator by its `device_kind`; None if it is not in the table, like every CPU."""
     for pattern, tflops in _PEAKS_TFLOPS:
         if re.search(pattern, device_kind):
             return tflops * 1e12
@@ -149,10 +147,10 @@ def peak_flops(device_kind: str) -> float | None:
 def measured_peak_flops(
     size: int = 1024, seconds: float = 0.3, dtype: str = "float32", *, clock: Callable[[], float] = time.perf_counter
 ) -> float:
-    """FLOP/s of the fastest product of two `size` × `size` matrices on the default device, as layers multiply.
+    """Measure the FLOP/s of `size` × `size` matrix products on the default device, computed as in the layers.
 
-    Takes `seconds` on `clock` plus one compilation. Other load on the machine can only lower the figure. Devices of a
-    CPU share its cores, and each has its part of the figure.
+    Takes `seconds` on `clock` plus one compilation. The fastest product counts, since other load on the machine can
+    only slow it down. Several devices of one CPU share its cores, so each gets an equal part of the result.
     """
     product = jax.jit(by_rows)
     x = jnp.full((size, size), 0.5, dtype)
@@ -168,13 +166,13 @@ def measured_peak_flops(
 
 
 def matmul_peak(device: Device, dtype: str, seconds: float = 2.0) -> Peak:
-    """The fastest matmul measured on this device: in that dtype on a CPU, in bfloat16 elsewhere."""
+    """Measure the fastest matmul on this device: in `dtype` on a CPU, in bfloat16 elsewhere."""
     dtype, size = (dtype, 2048) if device.platform == "cpu" else ("bfloat16", 8192)
     return Peak(measured_peak_flops(size, seconds, dtype), _fastest(dtype, device))
 
 
 def device_peak(device: Device, dtype: str) -> Peak:
-    """The peak for the MFU of a device that computes in a dtype: from the table, or measured if the table lacks it."""
+    """The peak that a device's MFU refers to: from the table, or measured if the table lacks the device."""
     table_peak = peak_flops(device.device_kind)
     if table_peak is not None:
         return Peak(table_peak, f"data sheet of {device.device_kind}, bf16 dense")

@@ -1,13 +1,13 @@
-"""Microbatches and recomputation with which the steps of a run fit its devices: `training.grad_accum_steps=auto`.
+"""Choose microbatches and recomputation so that steps fit the devices: `training.grad_accum_steps=auto`.
 
-Fewer microbatches are faster, and so is less recomputation. The first of these that fits is taken, for all such stages
-of a run together, because they share `execution.remat`:
-1. The fewest microbatches with `execution.remat` as given, while a device has 4,096 tokens at a time.
+Fewer microbatches are faster, and so is less recomputation. The first of these choices that fits is taken for all
+`auto` stages together, because they share `execution.remat`:
+1. The fewest microbatches of at least 4,096 tokens per device, with `execution.remat` as configured.
 2. The same with `dots`, then with `full`.
 3. Smaller microbatches with `full`.
 4. The same as 3 with weights gathered by layer, on a mesh that splits weights (`execution.gather`).
-The decision follows from the config, the mesh, the kind of device and its memory, and from nothing else, so that the
-same run on the same machine is the same program.
+The choice depends only on the config, the mesh, the device kind and its memory, so that the same run on the same
+machine is the same program.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from bertjax.training.stages import Stage, check_stages_divisible, make_stages
 
 AUTO = "auto"
 REMAT: tuple[Literal["none", "dots", "full"], ...] = ("none", "dots", "full")  # least memory last
-# Share of a device's memory for a step. The rest is for what its program does not count: on a CPU the process, its
-# libraries and its batches, on a GPU the gaps between its buffers.
+# Share of a device's memory that a step may take. The rest is for memory outside the program: on a CPU the process, its
+# libraries and its batches, on a GPU the gaps between buffers.
 USABLE = {"cpu": 0.75, "gpu": 0.92, "tpu": 0.97}
-# Tokens of a device at a time. With fewer, adding to the gradients, which are as large for any number of tokens, takes
-# more of a step than recomputing the cheap operations does.
+# Tokens per device and microbatch. With fewer, accumulating the gradients, whose size does not depend on the tokens,
+# costs more than recomputing the cheap operations.
 _ENOUGH_TOKENS = 4096
-_COMPILED = 8.0  # times as large as a compiled step's temporaries is the sum of all its values, about
+_VALUES_PER_TEMPORARY = 8.0  # rough ratio of the bytes of all values to those of the compiled step's temporaries
 
 Bound = Callable[[ExecutionConfig, Stage], tuple[int, int]]  # bytes of a device: arguments, and all values of the step
 Compiled = Callable[[ExecutionConfig, Stage], float]  # bytes that the compiled step takes on a device
 
 
 class Fit(NamedTuple):
-    """A config whose stages all have a number of microbatches, and the reason as a line to print."""
+    """A config with a number of microbatches in every stage, and the reason as a line to print."""
 
     config: Config
-    reason: str = ""  # empty if all numbers were given
+    reason: str = ""  # empty if no stage was `auto`
 
 
 def is_undecided(config: Config) -> bool:
-    """Whether a stage of the run has no number of microbatches yet."""
+    """Whether the number of microbatches of any stage is still `auto`."""
     return AUTO in (config.training.grad_accum_steps, *(stage.grad_accum_steps for stage in config.stages))
 
 
@@ -59,11 +59,12 @@ def usable_memory(platform: str, memory: float | None) -> float | None:
 def fit_to_memory(
     config: Config, mesh: Mesh, limit: float | None, bound: Bound, compiled: Compiled, only: int | None = None
 ) -> Fit:
-    """Decide every number of microbatches that is `auto`, with as much of `execution.remat` and `gather` as they need.
+    """Replace every `auto` number of microbatches, and raise `execution.remat` and `gather` as far as needed.
 
-    `limit` is in bytes of a device, None for no limit. A step is compiled only if the sum of all its values, a bound
-    that needs no compilation, exceeds the limit. Where nothing fits, the least memory is taken, and `reason` says so.
-    With `only`, nothing is decided for stages of another number. Raises ValueError as `check_stages_divisible` does.
+    `limit` is the bytes of a device; None means no limit. A step is compiled only if the sum of all its values, a bound
+    that needs no compilation, exceeds the limit. If nothing fits, the choice that needs the least memory is taken, and
+    `reason` is a warning. `only` restricts the search to the stage of this number. Raises ValueError as
+    `check_stages_divisible` does.
     """
     stages = [stage for stage in make_stages(config) if stage.training.grad_accum_steps == AUTO]
     if only is not None:
@@ -76,7 +77,7 @@ def fit_to_memory(
         numbers = {stage.number: 1 for stage in stages}
         return Fit(with_microbatches(config, numbers), _reason(numbers, {}, None, config.execution))
 
-    # Needs by the rows at a time, which a later stage of the same rows in another number shares.
+    # Bytes by rows per microbatch, shared by stages that differ only in their number of rows.
     measured: dict[tuple[ExecutionConfig, DataConfig, ModelConfig], dict[int, float]] = {}
 
     def search(execution: ExecutionConfig, stage: Stage, counts: Sequence[int]) -> tuple[int | None, dict[int, float]]:
@@ -96,12 +97,12 @@ def fit_to_memory(
         if most <= limit:
             return counts[0], {counts[0]: most}
         before = {rows / at_a_time: need for at_a_time, need in row_needs.items()}
-        return fewest(counts, limit, need, arguments, (most - arguments) / _COMPILED, before)
+        return fewest(counts, limit, need, arguments, (most - arguments) / _VALUES_PER_TEMPORARY, before)
 
     counts = {stage.number: list(microbatch_counts(stage.training, shards)) for stage in stages}
     devices = shards * row_parts(mesh)
     large = {stage.number: _counts_with_enough_tokens(stage, counts[stage.number], devices) for stage in stages}
-    # Long rows are the first to need recomputation: no step of another stage is compiled in vain before it is known.
+    # Long rows are the first to need recomputation. Trying them first avoids compiling other stages in vain.
     longest_first = sorted(stages, key=lambda stage: -stage.data.sequence_length)
     execution, needs = config.execution, {}
     numbers: dict[int, int] = {}
@@ -134,12 +135,12 @@ def fewest(
     growing: float,
     prior: Mapping[float, float] | None = None,
 ) -> tuple[int | None, dict[int, float]]:
-    """The fewest of these numbers of microbatches, ascending, whose step fits, and the bytes of all that were tried.
+    """Find the fewest microbatches whose step fits; `counts` ascend. Returns (count, bytes of all counts tried).
 
-    `fixed + growing / first` is the expected need of the first number: bytes that microbatches do not change, and those
-    in proportion to their rows. Each measured need improves the expectation, as do `prior` needs of similar steps. From
-    two of them on, a number is taken without trying the one before it, if that one is not expected to fit. None: not
-    even the last fits.
+    The count is None if not even the last one fits. `fixed + growing` is the expected need of the first count: bytes
+    that do not depend on the microbatches, and bytes in proportion to their rows. Every measured need improves the
+    expectation, as do `prior` needs of similar steps. With two or more needs known, a count is returned without trying
+    the one before it if that one is not expected to fit.
     """
     prior = prior or {}
     growing *= counts[0]
@@ -158,7 +159,7 @@ def fewest(
 
 
 def _expectation(tried: Mapping[float, float], fixed: float, growing: float) -> Callable[[int], float]:
-    """Bytes by the number of microbatches: a line over its inverse, through the two nearest that were tried."""
+    """Predict the bytes of a count: linear in 1 / count, through the two nearest counts that were tried."""
     needs = {count: bytes for count, bytes in tried.items() if math.isfinite(bytes)}
 
     def expected(count: float) -> float:
@@ -175,7 +176,7 @@ def _expectation(tried: Mapping[float, float], fixed: float, growing: float) -> 
 
 
 def with_microbatches(config: Config, numbers: Mapping[int, int]) -> Config:
-    """The config with these numbers of microbatches by stage; a stage with that of the one before it leaves it out."""
+    """Set the microbatches of stages by number. A stage with the count of the stage before it inherits it (None)."""
     if 0 in numbers:
         config = replace(config, training=replace(config.training, grad_accum_steps=numbers[0]))
     before, stages = config.training.grad_accum_steps, []
@@ -189,15 +190,15 @@ def with_microbatches(config: Config, numbers: Mapping[int, int]) -> Config:
 
 
 def values_bytes(traced: jax.stages.Traced) -> int:
-    """The bytes of all values of a traced program, as if none took the place of another: a bound of its temporaries.
+    """Bytes of all values of a traced program if no buffer were reused: an upper bound of its temporaries.
 
-    A loop counts once, with all that it stacks.
+    A loop's body counts once, and the outputs that it stacks count in full.
     """
 
-    def of_jaxpr(jaxpr: Any) -> int:
-        return sum(sum(map(_bytes, eqn.outvars)) + sum(map(of_jaxpr, _within(eqn))) for eqn in jaxpr.eqns)
+    def jaxpr_bytes(jaxpr: Any) -> int:
+        return sum(sum(map(_bytes, eqn.outvars)) + sum(map(jaxpr_bytes, _inner_jaxprs(eqn))) for eqn in jaxpr.eqns)
 
-    return of_jaxpr(traced.jaxpr.jaxpr)
+    return jaxpr_bytes(traced.jaxpr.jaxpr)
 
 
 def _bytes(variable: Any) -> int:
@@ -205,19 +206,19 @@ def _bytes(variable: Any) -> int:
     return aval.size * aval.dtype.itemsize if hasattr(aval, "dtype") else 0
 
 
-def _within(eqn: Any) -> list[Any]:
+def _inner_jaxprs(eqn: Any) -> list[Any]:
     """The jaxprs that an equation calls."""
     jaxprs = []
     for value in eqn.params.values():
         for item in value if isinstance(value, tuple | list) else (value,):
-            jaxpr = getattr(item, "jaxpr", item)  # a closed one holds it
+            jaxpr = getattr(item, "jaxpr", item)  # unwraps a ClosedJaxpr
             if hasattr(jaxpr, "eqns"):
                 jaxprs.append(jaxpr)
     return jaxprs
 
 
 def _counts_with_enough_tokens(stage: Stage, counts: list[int], devices: int) -> list[int]:
-    """Those of the numbers of microbatches with which each of the devices that share tokens has enough at a time."""
+    """The counts that leave each of `devices` enough tokens per microbatch; only the first count if none does."""
     tokens = stage.training.global_batch_size * stage.data.sequence_length / devices
     return [count for count in counts if tokens / count >= _ENOUGH_TOKENS] or counts[:1]
 
@@ -228,14 +229,14 @@ def _reason(
     counts = ", then ".join(str(numbers[stage]) for stage in sorted(numbers))
     remat = "" if execution.remat == "none" else f" with execution.remat {execution.remat}"
     gather = "" if execution.gather == "step" else f" and execution.gather {execution.gather}"
-    chosen = f"gradient accumulation steps (auto): {counts}{remat}{gather}"
+    settings = f"gradient accumulation steps (auto): {counts}{remat}{gather}"
     if limit is None:
-        return f"{chosen}; the memory of a device is unknown"
-    most = max(needs.values())
-    share = f"{most / 2**30:,.2f} GiB" if math.isfinite(most) else "more"
+        return f"{settings}; the memory of a device is unknown"
+    most, available = max(needs.values()), f"{limit / 2**30:,.2f} GiB"
     if most > limit:
+        need = f"{most / 2**30:,.2f} GiB" if math.isfinite(most) else "more"
         return (
-            f"Warning: {chosen} take the least memory, and a step still takes {share} of the {limit / 2**30:,.2f} GiB "
-            "of a device for it; split the weights with --mesh.fsdp"
+            f"Warning: {settings} need the least memory, but a step takes {need} and a device has only {available} for "
+            "it; split the weights with --mesh.fsdp"
         )
-    return f"{chosen}; a step takes at most {share} of {limit / 2**30:,.2f} GiB of a device"
+    return f"{settings}; a step takes at most {most / 2**30:,.2f} GiB of {available} of a device"

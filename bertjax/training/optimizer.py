@@ -39,7 +39,7 @@ def scale_by_bert_adam(beta1: float, beta2: float, eps: float) -> optax.Gradient
 
 
 def scale_by_trust_ratio() -> optax.GradientTransformation:
-    """LAMB's trust ratio (arXiv 1904.00962): the update of a weight matrix gets its norm; factor 1 if either norm is 0.
+    """LAMB's trust ratio (arXiv 1904.00962): scale a matrix's update to the matrix's norm, unless either norm is 0.
 
     Layers that are stacked in one array are scaled separately. Biases and LayerNorm scales, which do not decay, are not
     scaled. Rows that pad the vocabulary are 0, and so is their update: they add nothing to either norm.
@@ -50,9 +50,9 @@ def scale_by_trust_ratio() -> optax.GradientTransformation:
         if not _decays(names):
             return update
         within = tuple(range(1 if "layers" in names else 0, param.ndim))
-        of_param, of_update = (jnp.sqrt(jnp.sum(jnp.square(x), within, keepdims=True)) for x in (param, update))
-        both = (of_param > 0) & (of_update > 0)
-        return update * jnp.where(both, of_param / jnp.where(both, of_update, 1.0), 1.0)
+        param_norm, update_norm = (jnp.sqrt(jnp.sum(jnp.square(x), within, keepdims=True)) for x in (param, update))
+        both = (param_norm > 0) & (update_norm > 0)
+        return update * jnp.where(both, param_norm / jnp.where(both, update_norm, 1.0), 1.0)
 
     def update(updates: optax.Updates, state: Any, params: Any = None) -> tuple[optax.Updates, optax.EmptyState]:
         return jax.tree_util.tree_map_with_path(scale, updates, params), state
@@ -72,9 +72,9 @@ def _decays(names: list[str]) -> bool:
 def clip_factors(grads: Any, norm: jax.Array, clip_norm: float) -> Any:
     """The factor for each gradient that clips the global norm to `clip_norm`; 0 does not clip.
 
-    As tf.clip_by_global_norm: gradients are only scaled down. Where a model learns the difference of its word table
-    from its generator's, both are clipped each by its own norm, as they were by optimizers of their own (DeBERTa v3,
-    section 3.3): there no parameter has a gradient of both losses.
+    Like tf.clip_by_global_norm, it only scales gradients down. If a model learns the difference between its word table
+    and its generator's, model and generator are clipped separately, like the two optimizers of DeBERTa v3
+    (section 3.3): no parameter has gradients from both losses.
     """
 
     def factor(norm: jax.Array) -> Any:
@@ -108,9 +108,9 @@ def stable_adamw(
 ) -> optax.GradientTransformation:
     """(m / (sqrt(v) + eps) + decay) / max(1, rho), rho = sqrt(mean(g^2 / max(v, eps^2))) (Wortsman et al. 2023).
 
-    beta (1 - beta^(t-1)) / (1 - beta^t) of update t corrects the bias. rho is of a parameter, of each layer where they
-    are stacked, of queries, keys and values each (one tensor there), and rows that pad the vocabulary count as zeros.
-    It replaces clipping (AnswerDotAI/ModernBERT, `src/optimizer.py`).
+    Update t uses beta (1 - beta^(t-1)) / (1 - beta^t), which corrects the bias. Every parameter has its rho: each layer
+    of a stack, and queries, keys and values each (one tensor in ModernBERT). Rows that pad the vocabulary count as
+    zeros. rho replaces clipping (AnswerDotAI/ModernBERT, `src/optimizer.py`).
     """
 
     def init(params: optax.Params) -> StableAdamState:
@@ -127,12 +127,12 @@ def stable_adamw(
         plain = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), mu, nu)
         decayed, _ = decay.update(plain, decay.init(params), params)
 
-        def shortened(path: tuple, step: jax.Array, g: jax.Array, v: jax.Array) -> jax.Array:
+        def shorten(path: tuple, step: jax.Array, g: jax.Array, v: jax.Array) -> jax.Array:
             within = tuple(range("layers" in [part.key for part in path], g.ndim))
             excess = jnp.mean(jnp.square(g) / jnp.maximum(v, eps**2), within, keepdims=True)
             return step / jnp.maximum(1.0, jnp.sqrt(excess))
 
-        return jax.tree_util.tree_map_with_path(shortened, decayed, grads, nu), StableAdamState(count, mu, nu)
+        return jax.tree_util.tree_map_with_path(shorten, decayed, grads, nu), StableAdamState(count, mu, nu)
 
     return optax.GradientTransformation(init, update)
 
@@ -141,8 +141,8 @@ def muon(beta1: float, beta2: float, eps: float, momentum: float) -> optax.Gradi
     """Muon for the matrices of the layers, Adam for everything else (Jordan 2024; Liu et al. 2025).
 
     Five Newton-Schulz iterations make the momentum of a matrix orthogonal. It is scaled by 0.2 sqrt(max(in, out)), so
-    that an update is as large as Adam's and both share one learning rate. A matrix is that of one layer of a stack;
-    queries, keys, values and both halves of a gated MLP are one each. Tables and heads have Adam.
+    that an update is as large as Adam's and both share one learning rate. Every layer of a stack has its own matrices;
+    queries, keys, values and both halves of a gated MLP are separate ones. Tables and heads use Adam.
     """
 
     def sides(path: tuple, x: Any) -> Sides:
@@ -150,25 +150,25 @@ def muon(beta1: float, beta2: float, eps: float, momentum: float) -> optax.Gradi
         assert dims is not None, "only matrices have this rule"
         return dims
 
-    def specified(tree: Any) -> Any:
+    def dimension_numbers(tree: Any) -> Any:
         def dims(path: tuple, x: Any) -> optax.contrib.MuonDimensionNumbers:
             return optax.contrib.MuonDimensionNumbers(*sides(path, x))
 
         return jax.tree_util.tree_map_with_path(dims, tree)
 
-    def as_large_as_adams(updates: optax.Updates, params: Any = None) -> optax.Updates:
-        def scaled(path: tuple, x: jax.Array) -> jax.Array:
+    def scale_to_adam(updates: optax.Updates, params: Any = None) -> optax.Updates:
+        def scale(path: tuple, x: jax.Array) -> jax.Array:
             return x * (0.2 * math.sqrt(max(math.prod(x.shape[dim] for dim in dims) for dims in sides(path, x))))
 
-        return jax.tree_util.tree_map_with_path(scaled, updates)
+        return jax.tree_util.tree_map_with_path(scale, updates)
 
     def label(path: tuple, x: Any) -> str:
         return "adam" if matrix_dims([part.key for part in path], x.ndim) is None else "muon"
 
-    orthogonal = optax.contrib.scale_by_muon(beta=momentum, weight_dimension_numbers=specified)
+    orthogonal = optax.contrib.scale_by_muon(beta=momentum, weight_dimension_numbers=dimension_numbers)
     return optax.partition(
         {
-            "muon": optax.chain(orthogonal, optax.stateless(as_large_as_adams)),
+            "muon": optax.chain(orthogonal, optax.stateless(scale_to_adam)),
             "adam": optax.scale_by_adam(beta1, beta2, eps),
         },
         lambda params: jax.tree_util.tree_map_with_path(label, params),
@@ -182,7 +182,7 @@ def matrix_dims(names: list[str], ndim: int) -> Sides | None:
     """The dims of a layer's matrix that are its inputs and its outputs; None for another parameter."""
     if names[-1] != "kernel" or "convolution" in names or not {"layers", "first_layer"} & {*names}:
         return None
-    dims = tuple(range("layers" in names, ndim))  # without that of the stack
+    dims = tuple(range("layers" in names, ndim))  # without the stacked dim
     if names[-2] == "intermediate":  # [in, out], or [in, halves, out]
         return dims[:1], dims[-1:]
     inputs = len(dims) - 1 if names[-2] == "output" else 1  # all heads go into the output
@@ -195,11 +195,11 @@ class AveragedState(NamedTuple):
     rule: Any
     decay: jax.Array  # float32 []
     count: jax.Array  # int32 []: updates so far  # pyright: ignore[reportIncompatibleMethodOverride]
-    average: Any  # sum of (1 - decay) decay^(count - t) params of update t: not yet divided by the sum of the factors
+    average: Any  # sum over updates t of (1 - decay) decay^(count - t) params_t, not divided by the sum of the factors
 
 
 def with_average(rule: optax.GradientTransformation, decay: float) -> optax.GradientTransformation:
-    """Keep a moving average of the parameters beside the state of a rule, sharded as they are; see `follow`."""
+    """Add a moving average of the parameters to a rule's state, sharded like the parameters; see `follow`."""
 
     def init(params: optax.Params) -> AveragedState:
         zeros = jax.tree.map(jnp.zeros_like, params)
@@ -213,7 +213,7 @@ def with_average(rule: optax.GradientTransformation, decay: float) -> optax.Grad
 
 
 def follow(opt_state: optax.OptState, params: optax.Params) -> optax.OptState:
-    """Let the moving average, if there is one, follow the parameters after an update (as `optax.ema`)."""
+    """Update the moving average of the parameters, if there is one, after an update (like `optax.ema`)."""
     if not isinstance(opt_state, AveragedState):
         return opt_state
     decay = opt_state.decay
@@ -222,24 +222,24 @@ def follow(opt_state: optax.OptState, params: optax.Params) -> optax.OptState:
 
 
 def moving_average(arrays: Mapping[str, Any], decay: float, count: int) -> dict[str, Any]:
-    """The average of `AveragedState` without the bias towards its start: arrays by name, `count` at least 1."""
-    decay = float(np.float32(decay))  # the updates' decay: 1 - 0.99999 differs by a thousandth in float32
+    """Correct the bias of `AveragedState.average` towards 0: arrays by name, `count` at least 1."""
+    decay = float(np.float32(decay))  # as in the updates: in float32, 1 - 0.99999 is off by a thousandth
     return {name: mean / (1 - decay**count) for name, mean in arrays.items()}
 
 
 def make_optimizer(config: OptimizerConfig, *after: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Make the update rule that `config.name` names, followed by the transformations `after`.
+    """Make the update rule `config.name`, followed by the transformations `after`.
 
     bert_adamw        Adam without bias correction, decoupled decay (google-research/bert; the paper's)
     adamw             Adam with bias correction, decoupled decay
     lamb              adamw's update scaled by the trust ratio (MLPerf's and NVIDIA's LAMB)
     lamb_uncorrected  bert_adamw's update scaled by the trust ratio (google-research/albert's LAMB)
     stable_adamw      adamw's update, shortened where the gradient outgrows its second moment (ModernBERT)
-    muon              orthogonal updates of the layers' matrices, adamw's of everything else
+    muon              orthogonal updates for the layers' matrices, adamw for everything else
 
-    Biases and LayerNorm parameters do not decay unless `decay_all` is set (fairseq's RoBERTa). The train step
-    multiplies by the learning rate, and clips: it has the gradient norm. With `average_decay` the state also holds a
-    moving average of the parameters. Raises ValueError for an unknown name.
+    Biases and LayerNorm parameters do not decay unless `decay_all` is set (fairseq's RoBERTa). The train step itself
+    clips and multiplies by the learning rate. With `average_decay` the state also holds a moving average of the
+    parameters. Raises ValueError for an unknown name.
     """
     plain = scale_by_bert_adam(config.beta1, config.beta2, config.eps)
     corrected = optax.scale_by_adam(config.beta1, config.beta2, config.eps)

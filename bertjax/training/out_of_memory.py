@@ -33,7 +33,7 @@ _FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 
 
 class OutOfMemory(RuntimeError):
-    """A device had too little memory; the message names the settings to change."""
+    """A device ran out of memory; the message names the settings to change."""
 
 
 @contextlib.contextmanager
@@ -46,29 +46,33 @@ def settings_named(
     *,
     of_a_recipe: bool = True,
 ) -> Iterator[None]:
-    """Raise OutOfMemory for XLA's error, at compile time or later, when memory is exhausted.
+    """Turn XLA's error for exhausted memory, at compile time or later, into OutOfMemory.
 
     `doing` names the activity; `stage` is the stage whose rows were computed, if any; `saved` returns the steps that
-    have a checkpoint, where there may be some. Without a recipe there are no keys to change.
+    have a checkpoint, if there can be any. Without a recipe there are no keys to change.
     """
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
         if EXHAUSTED not in str(error):
             raise
-        device = mesh.local_devices[0]  # another process's device does not tell its memory
-        changes = remedies(config, mesh, stage) if of_a_recipe else _without_recipe(mesh)
+        device = mesh.local_devices[0]  # devices of other processes do not report their memory
+        if of_a_recipe:
+            changes = remedies(config, mesh, stage)
+        else:
+            other_machine = "the machine: devices with more memory, or more devices, which share the rows"
+            changes = [*_gpu_memory_fraction(mesh), other_machine]
         lines = [
             f"out of memory while {doing}: {_requested(str(error))}; {_capacity(device)}. Change, in this order:",
             *[f"  {line}" for line in changes],
-            *([] if saved is None else [_what_is_left(saved)]),
+            *([] if saved is None else [_last_checkpoint(saved)]),
             f"XLA's message: {_first_line(str(error))}",
         ]
         raise OutOfMemory("\n".join(lines)) from error
 
 
 def remedies(config: Config, mesh: Mesh, stage: Stage | None) -> list[str]:
-    """Settings that reduce memory, the cheapest first, each with the value to try."""
+    """List settings that reduce memory, the cheapest first, each with the value to try."""
     advice = [] if stage is None else [*_smaller_microbatches(mesh, stage), *_rematerialised(config)]
     shards, fsdp = batch_shards(mesh), mesh.shape["fsdp"]
     wider = [
@@ -80,16 +84,12 @@ def remedies(config: Config, mesh: Mesh, stage: Stage | None) -> list[str]:
         advice.append("--execution.gather layer with a remat: no device holds the weights of all layers at once")
     return [
         *advice,
-        *_more_of_a_gpu(mesh),
-        "bertjax plan RECIPE --topology local: which of these fit, before anything runs",
+        *_gpu_memory_fraction(mesh),
+        "bertjax plan RECIPE --topology local: computes which of these fit, before anything runs",
     ]
 
 
-def _without_recipe(mesh: Mesh) -> list[str]:
-    return [*_more_of_a_gpu(mesh), "the machine: devices with more memory, or more devices, which share the rows"]
-
-
-def _more_of_a_gpu(mesh: Mesh) -> list[str]:
+def _gpu_memory_fraction(mesh: Mesh) -> list[str]:
     if mesh.devices.flat[0].platform != "gpu" or _FRACTION in os.environ:
         return []
     return [f"{_FRACTION}=0.92 in the environment: by default jax takes three quarters of a GPU's memory"]
@@ -120,16 +120,14 @@ def _requested(message: str) -> str:
     for pattern in _REQUESTED:
         if match := re.search(pattern, message):
             parts = match.groupdict()
-            return (
-                f"{int(parts['bytes']) / 1e9:,.2f} GB more were requested"
-                if "bytes" in parts
-                else (f"{parts['text']} were requested")
-            )
+            if "bytes" in parts:
+                return f"{int(parts['bytes']) / 1e9:,.2f} GB more were requested"
+            return f"{parts['text']} were requested"
     return "the size of the allocation is unknown"
 
 
 def _capacity(device: Device) -> str:
-    """The memory of a device; of a CPU, that of the machine and the limit of this process."""
+    """Describe the memory of a device; for a CPU, the machine's memory and the limit of this process."""
     stats = device.memory_stats() or {}
     name = f"{device.device_kind} {device.id}"
     if "bytes_limit" in stats:
@@ -142,7 +140,7 @@ def _capacity(device: Device) -> str:
     return f"this machine has {machine_memory() / 1e9:,.2f} GB{limited}"
 
 
-def _what_is_left(saved: Callable[[], Sequence[int]]) -> str:
+def _last_checkpoint(saved: Callable[[], Sequence[int]]) -> str:
     try:
         steps = saved()
     except OSError as error:  # the save in progress failed

@@ -35,7 +35,7 @@ def _warmup_stable_decay(config: OptimizerConfig, step: jax.Array, total: int) -
     return remainder if config.decay_shape == "linear" else 1.0 - jnp.sqrt(1.0 - remainder)
 
 
-# The factor of the peak learning rate at a step after the warm-up.
+# Factors on the peak learning rate at a step after the warm-up.
 _SHAPES = {
     "linear": _linear,
     "linear_after_warmup": _linear_after_warmup,
@@ -46,17 +46,17 @@ _SHAPES = {
 
 
 def make_schedule(config: OptimizerConfig, total_steps: int) -> Schedule:
-    """Learning rate, a float32 scalar, by step: from 0 up to `learning_rate` at warmup_steps, to 0 at total_steps.
+    """Make the function from step to learning rate (float32): from 0 to the peak at warmup_steps, to 0 at total_steps.
 
-    With `final_share` s the end is s times the peak: a factor f below becomes s + (1 - s) f.
+    With `final_share` s the rate ends at s times the peak: a factor f below becomes s + (1 - s) f.
 
     linear               as in google-research/bert's optimization.py: the decay starts at step 0, so that the rate
-                         falls to learning_rate * (1 - warmup / total) where the warm-up ends
+                         drops to learning_rate * (1 - warmup / total) when the warm-up ends
     linear_after_warmup  from the peak at the end of the warm-up to 0 at total_steps (fairseq, Hugging Face)
     polynomial           linear to the power `decay_power` (NVIDIA's LAMB recipe: 0.5)
     cosine               half a cosine from the end of the warm-up to the end
-    warmup_stable_decay  the peak until the last `decay_steps` steps, then to 0: linearly, or with `decay_shape` 1-sqrt
-                         as one less the root of the share of them that is over (Hägele et al. 2024; ModernBERT)
+    warmup_stable_decay  the peak until the last `decay_steps` steps, then to 0: linearly, or as 1 - sqrt(share of them
+                         done) with `decay_shape='1-sqrt'` (Hägele et al. 2024; ModernBERT)
 
     To warm up again within a run, give a stage its own learning rate. Raises ValueError for an unknown name.
     """
@@ -66,9 +66,9 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> Schedule:
 
     def schedule(step: jax.Array) -> jax.Array:
         step = step.astype(jnp.float32)
-        warming, falling = step / max(config.warmup_steps, 1), shape(config, step, total_steps)
+        warmup, decay = step / max(config.warmup_steps, 1), shape(config, step, total_steps)
         if config.final_share:
-            falling = config.final_share + (1.0 - config.final_share) * falling
-        return config.learning_rate * jnp.where(step < config.warmup_steps, warming, falling)
+            decay = config.final_share + (1.0 - config.final_share) * decay
+        return config.learning_rate * jnp.where(step < config.warmup_steps, warmup, decay)
 
     return schedule

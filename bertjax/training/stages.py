@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Stage:
-    """Steps `start` to `stop` of a run, the config of their rows, and the steps of their schedule."""
+    """Steps `start` to `stop` of a run, with their config and the steps of their schedule."""
 
     number: int  # from 0
     start: int
@@ -50,28 +50,28 @@ class Stage:
     training: TrainingConfig
     optimizer: OptimizerConfig
     model: ModelConfig
-    schedule_start: int  # first step of the schedule that the stage is part of
+    schedule_start: int  # first step of the schedule that the stage belongs to
     schedule_stop: int
 
     @property
     def seed(self) -> int:
-        """Seed of the stage's pairs and masks: a stage does not repeat the rows of the one before it."""
+        """Seed of the stage's pairs and masks; stages differ, so that they do not repeat each other's rows."""
         return self.training.seed + 0x9E3779B9 * self.number
 
     def schedule(self) -> Schedule:
-        """Learning rate by the step of the run."""
+        """The learning rate as a function of the run's step."""
         rate = make_schedule(self.optimizer, self.schedule_stop - self.schedule_start)
 
         return lambda step: rate(step - self.schedule_start)
 
 
 def make_stages(config: Config) -> tuple[Stage, ...]:
-    """The run's stages in order: the config itself, then one for each of `config.stages`.
+    """Make the run's stages in order: the config itself, then one for each of `config.stages`.
 
-    A stage takes what it does not set from the one before it. A schedule runs from the stage that sets a learning rate
-    to the next one that does, or to the end. Raises ValueError, like `validate`, if a stage is invalid.
+    A stage inherits from the stage before it the values that it does not set. A schedule runs from the stage that sets
+    a learning rate to the next one that does, or to the end. Raises ValueError, like `validate`, if a stage is invalid.
     """
-    edges, configs = _edges(config), [_as_objectives_read(config, "training.objectives")]
+    edges, configs = _edges(config), [_apply_causality(config, "training.objectives")]
     for number, change in enumerate(config.stages):
         configs.append(_changed(configs[-1], change, f"stages.{number}"))
     schedule_edges = [0, *(c.start for c in config.stages if c.learning_rate is not None), config.training.steps]
@@ -94,9 +94,9 @@ def stage_step(
     packed: Packed | None = None,
     gradient_metrics: GradientMetrics | None = None,
 ) -> TrainStep:
-    """The train step of a stage, by `make_train_step`: the same for a run and for a plan.
+    """Make the train step of a stage, the same for a run and for a plan.
 
-    `objectives` and `packed` are those of the stage unless given.
+    `objectives` and `packed` default to the stage's.
     """
     packed = packed or rows_are_packed(stage.data)
     return make_train_step(
@@ -122,14 +122,14 @@ def batch_shapes(stage: Stage, mesh: Mesh | AbstractMesh) -> dict[str, jax.Shape
 
 
 def stage_objectives(config: Config, stage: Stage) -> tuple[Objective, ...]:
-    """The objectives of a stage of a run. Raises as `make_objectives`."""
+    """The objectives of a stage of a run. Raises ValueError as `make_objectives` does."""
     return make_objectives(replace(config, training=stage.training))
 
 
 def open_data(config: Config, progress: Progress, fingerprint: str = "") -> TrainingData:
-    """The data of a run: rows with the arrays of its objectives and the special tokens of its family.
+    """Open the data of a run: rows with the arrays of its objectives and the special tokens of its family.
 
-    `fingerprint` as in `open_training_data`, which also says what is raised.
+    See `open_training_data` for `fingerprint` and for the errors.
     """
     stages = make_stages(config)
     objectives = tuple(dict.fromkeys(name for stage in stages for name in stage.training.objectives))
@@ -138,19 +138,19 @@ def open_data(config: Config, progress: Progress, fingerprint: str = "") -> Trai
 
 
 def rows_are_packed(data: DataConfig) -> Packed:
-    """A function that says whether a batch is packed; constant for given data."""
+    """Return a function that tests whether a batch is packed; it is constant for a data config."""
     return lambda batch: data.packing != "none"
 
 
 def stage_at(stages: tuple[Stage, ...], step: int) -> Stage:
-    """The stage of the last of the run's first `step` steps, which evaluates a checkpoint of that step."""
+    """The stage of the last step before the checkpoint of `step`, which is evaluated in it."""
     return next((stage for stage in stages if step <= stage.stop), stages[-1])
 
 
 def as_of_stage(config: Config, step: int) -> Config:
-    """The config with model and objectives of the stage that a checkpoint of `step` is evaluated in.
+    """The config with the model and objectives of the stage in which a checkpoint of `step` is evaluated.
 
-    A later stage may rotate by other angles, predict other tokens, or see both sides of them.
+    Stages may differ in rotation angles, in predicted tokens and in causality.
     """
     if not config.stages and not _causal_objectives(config.training.objectives):
         return config
@@ -186,43 +186,43 @@ def _changed(config: Config, change: StageConfig, name: str) -> Config:
             f"{name}.rope_theta={change.rope_theta:g} with model.position_embedding="
             f"{config.model.position_embedding!r}: nothing is rotated; leave it out"
         )
-    of_training = _changed_fields(change, "global_batch_size", "grad_accum_steps", "objectives", "objective_weights")
+    training = _changed_fields(change, "global_batch_size", "grad_accum_steps", "objectives", "objective_weights")
     if change.objectives is not None:
-        of_training = {"objective_weights": ()} | of_training
+        training = {"objective_weights": ()} | training
     changed = replace(
         config,
         model=replace(config.model, **_changed_fields(change, "rope_theta")),
         data=change.changed_data(config.data),
-        training=replace(config.training, **of_training),
+        training=replace(config.training, **training),
         optimizer=optimizer,
     )
     if change.objectives is None:
         return changed
-    read_both_ways = replace(
+    bidirectional = replace(
         changed, model=replace(changed.model, causal=False), data=replace(changed.data, predict="masked")
     )
-    return _as_objectives_read(read_both_ways, f"{name}.objectives")
+    return _apply_causality(bidirectional, f"{name}.objectives")
 
 
-def _as_objectives_read(config: Config, key: str) -> Config:
-    """The config with causal attention, if an objective demands it. Raises ValueError if others then see too little."""
+def _apply_causality(config: Config, key: str) -> Config:
+    """Make attention causal if the objective requires it. Raises ValueError for a causal objective among others."""
     names = config.training.objectives
     if not (causal := _causal_objectives(names)):
         return config
     if len(names) > 1:
         raise ValueError(
-            f"{key}={names}: {causal[0]} reads from left to right and the others do not; give it a stage of its own"
+            f"{key}={names}: {causal[0]} reads from left to right and the others do not; give it a separate stage"
         )
     return replace(config, model=replace(config.model, causal=True), data=replace(config.data, predict="next"))
 
 
 def _causal_objectives(names: Sequence[str]) -> list[str]:
-    """Those of these objectives, or kinds of task, in which no token sees those to its right."""
+    """The names of causal objectives; kinds of fine-tuning tasks, which are among the names too, are not causal."""
     return [name for name in names if name in OBJECTIVES and OBJECTIVES[name].causal]
 
 
 def _validate_stage(config: Config, number: int) -> None:
-    """`validate`, whose message names a stage that is not the first."""
+    """Validate the config of a stage; the message names the stage unless it is the first."""
     try:
         validate(config)
     except ValueError as error:
@@ -236,7 +236,7 @@ def _changed_fields(change: StageConfig, *names: str) -> dict[str, Any]:
 
 
 def training_mesh(config: Config, devices: Sequence[Device] | None = None, slices: Sequence[int] | None = None) -> Mesh:
-    """The mesh of a run: `make_mesh`, on TPUs with the sizes of `mesh_of_tpus` if the config has none."""
+    """Make the mesh of a run; on TPUs, `mesh_of_tpus` chooses the sizes if the config sets none."""
     devices = jax.devices() if devices is None else devices
     mesh = config.mesh
     if mesh == MeshConfig() and devices[0].platform == "tpu":
@@ -245,25 +245,25 @@ def training_mesh(config: Config, devices: Sequence[Device] | None = None, slice
 
 
 def mesh_of_tpus(config: Config, devices: int, slices: int) -> MeshConfig:
-    """The sizes of a mesh on so many TPUs in slices.
+    """Choose the mesh sizes for TPUs: `devices` of them in `slices` slices.
 
-    Weights and moments are sharded over up to 8 devices, so that the update, which is a quarter of a step of BERT-Large
-    with 2,048 tokens a chip, is shared: 46 ms become 33 ms by the compiler's schedule. The compiler scatters gradients
-    among a part of a slice only: over all of it they are summed whole, and then cut.
+    Weights and moments are sharded over up to 8 devices, which share the update, a quarter of BERT-Large's step with
+    2,048 tokens per chip: 46 ms become 33 ms in the compiler's schedule. The compiler scatters gradients only over a
+    part of a slice; over a whole slice it sums them whole and then cuts them.
 
-    Where the rows of a step are not a multiple of the devices, several devices share the heads of the same rows
-    (`tensor`), if the networks' sizes allow, or else their tokens (`length`).
+    If the rows of a step are not a multiple of the devices, several devices share the heads of the same rows
+    (`tensor`), or, if the networks' sizes do not allow this, their tokens (`length`).
     """
-    of_a_slice = devices // slices
+    slice_size = devices // slices
     parts = devices // math.gcd(devices, *(stage.training.global_batch_size for stage in make_stages(config)))
-    most, widths = math.gcd(16, of_a_slice) // 2 or 1, sharded_widths(config.model)
-    fsdp = math.gcd(most, of_a_slice // parts, *widths)
-    if math.gcd(parts, of_a_slice, *sharded_widths(config.model, "tensor")) == parts:
+    most, widths = math.gcd(16, slice_size) // 2 or 1, sharded_widths(config.model)
+    fsdp = math.gcd(most, slice_size // parts, *widths)
+    if math.gcd(parts, slice_size, *sharded_widths(config.model, "tensor")) == parts:
         return MeshConfig(fsdp=fsdp, tensor=parts)
     split = MeshConfig(fsdp=fsdp, length=parts)
-    if of_a_slice % parts == 0 and rows_can_be_split(config, make_abstract_mesh(split, devices)):
+    if slice_size % parts == 0 and rows_can_be_split(config, make_abstract_mesh(split, devices)):
         return split
-    return MeshConfig(fsdp=math.gcd(most, of_a_slice, *widths))
+    return MeshConfig(fsdp=math.gcd(most, slice_size, *widths))
 
 
 def rows_can_be_split(config: Config, mesh: Mesh | AbstractMesh) -> bool:
@@ -277,7 +277,7 @@ def rows_can_be_split(config: Config, mesh: Mesh | AbstractMesh) -> bool:
 
 
 def sharded_widths(model: ModelConfig, axis: str = "fsdp") -> list[int]:
-    """The sizes of all trained networks' weights that this axis of the mesh must divide."""
+    """The sizes in all trained networks' weights that this mesh axis must divide."""
     networks = trained_networks(model).values()
     divided = itertools.chain(*(divided_sizes(network, padded_vocab_size(network)) for network in networks))
     return [width for _, width, own in divided if own == axis]
@@ -286,9 +286,9 @@ def sharded_widths(model: ModelConfig, axis: str = "fsdp") -> list[int]:
 def check_stages_divisible(
     config: Config, mesh: Mesh, stages: Sequence[Stage], teacher: ModelConfig | None = None
 ) -> None:
-    """Refuse a mesh that cannot split a stage's batch, its rows or the weights of a network, its `teacher` included.
+    """Check that a mesh can split each stage's batch and rows, and each network's weights, the `teacher`'s included.
 
-    Raises as `check_divisible` and `check_rows_split` do.
+    Raises ValueError as `check_divisible` and `check_rows_split` do.
     """
     networks = trained_networks(config.model) | ({} if teacher is None else {"teacher's": teacher})
     for stage, (whose, model) in itertools.product(stages, networks.items()):

@@ -22,7 +22,7 @@ from bertjax.parallel.sharding import named_shardings
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class TrainState:
-    """All that a step changes. `skipped` counts updates that were skipped since a gradient was not finite."""
+    """All that a step changes. `skipped` counts the updates skipped because a gradient was not finite."""
 
     step: jax.Array  # int32 []: batches consumed, skipped updates included
     params: Params
@@ -33,7 +33,7 @@ class TrainState:
 
 @dataclass(frozen=True)
 class FrozenNetwork:
-    """A network that no step changes, such as a teacher: it is in neither the optimizer nor a checkpoint."""
+    """A network that no step changes, such as a teacher; it is in neither the optimizer nor the checkpoints."""
 
     model: ModelConfig
     graphdef: nnx.GraphDef
@@ -78,7 +78,7 @@ def draw_blueprint(
     execution: ExecutionConfig = DEFAULT_EXECUTION,
     frozen: Mapping[str, FrozenNetwork] | None = None,
 ) -> Blueprint:
-    """The shapes and shardings of all arrays of the state; no array is made."""
+    """Compute the shapes and shardings of the state without making an array."""
     graphdef, shapes, axes = abstract_network(model, execution)
     shardings = named_shardings(mesh, axes)
     params = jax.tree.map(_sharded, shapes, shardings)
@@ -105,13 +105,13 @@ def draw_blueprint(
 def draw_frozen(
     model: ModelConfig, mesh: Mesh | AbstractMesh, execution: ExecutionConfig = DEFAULT_EXECUTION
 ) -> FrozenNetwork:
-    """The shapes and shardings of a network that is not trained: sharded as if it were."""
+    """Compute the shapes and shardings of a frozen network, which is sharded like a trained one."""
     graphdef, shapes, axes = abstract_network(model, execution)
     return FrozenNetwork(model, graphdef, axes, jax.tree.map(_sharded, shapes, named_shardings(mesh, axes)))
 
 
 def _is_masked(leaf: Any) -> bool:
-    """Whether a rule for some parameters has no moment of this one, as one half of Muon."""
+    """Whether one rule of a partitioned optimizer, such as Muon, leaves this parameter to another rule."""
     return isinstance(leaf, optax.MaskedNode)
 
 
@@ -122,7 +122,7 @@ def _sharded(leaf: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
 def init_state(
     blueprint: Blueprint, model: ModelConfig, optimizer: optax.GradientTransformation, seed: int
 ) -> TrainState:
-    """A state at step 0, every array made with its sharding."""
+    """Make a state at step 0, every array with its sharding."""
 
     def make(key: jax.Array) -> TrainState:
         return new_state(init_params(model, key), optimizer)
@@ -131,6 +131,6 @@ def init_state(
 
 
 def new_state(params: Params, optimizer: optax.GradientTransformation) -> TrainState:
-    """A state at step 0 with given parameters."""
+    """Make a state at step 0 from parameters."""
     zero = jnp.zeros((), jnp.int32)
     return TrainState(zero, params, optimizer.init(params), zero, zero)

@@ -2,8 +2,8 @@
 
 The gradient runs inside one `jax.shard_map` over the batch axes (`data`, `fsdp`); sharding over `tensor` is automatic,
 guided by the logical names in the model. Microbatches accumulate without a reduction: weights sharded over `fsdp` are
-gathered once per optimizer step; gradients are reduced once, not once per microbatch as by automatic sharding. With
-`execution.gather` layer, stacked layers stay sharded, and the stack gathers one at a time.
+gathered once per optimizer step; gradients are reduced once, not once per microbatch as with automatic sharding. With
+`execution.gather='layer'`, stacked layers stay sharded, and the stack gathers one at a time.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Metrics = dict[str, jax.Array]
 Packed = Callable[[Batch], bool]
 # (params, batch, dropout keys, global weights, frozen) -> gradient of the total loss and sums, or a shard_fn's outputs
 Gradient = Callable[[Params, Batch, Keys, Metrics, Frozen], Any]
-ShardFn = Callable[[Params, Metrics], Any]  # of a device's gradient and sums, before they are summed over devices
+ShardFn = Callable[[Params, Metrics], Any]  # a device's gradient and sums, before the cross-device sum -> outputs
 GradientMetrics = Callable[[Params], Metrics]  # the gradient over the global batch, unclipped -> scalars by name
 
 
@@ -68,14 +68,14 @@ class StepGradient:
         return None if self.dropout_seed is None else row_keys(self.dropout_seed, step, rows)
 
     def make(self, grad_accum_steps: int, shard_fn: ShardFn | None = None, out_specs: Any = None) -> Gradient:
-        """The gradient of the total loss over the global batch, and the objectives' sums.
+        """Make the function that computes the gradient of the total loss over the global batch, and the sums.
 
-        With `shard_fn`, its outputs for each device's gradient and sums instead, combined by `out_specs`.
+        With `shard_fn`, it returns instead the outputs for each device's gradient and sums, combined by `out_specs`.
         """
         blueprint = self.blueprint
 
         def local(params: Params, batch: Batch, keys: Keys, weights: Metrics, frozen: Frozen) -> tuple[Any, Any]:
-            # A device's own gradient of a weight does not exist where the weight is gathered by layer.
+            # Weights gathered by layer have no per-device gradient, so `shard_fn` needs whole stacks.
             gathered = gather_params(blueprint, params, whole=shard_fn is not None)
             others = gather_frozen(blueprint, frozen)
 
@@ -133,7 +133,7 @@ class TrainStep:
 
 
 def objective_sums(forward: Forward, batch: Batch, keys: Keys, objectives: tuple[Objective, ...]) -> Metrics:
-    """The sums `<objective>_<figure>` over the weighted predictions of a batch; `keys` are for dropout in heads."""
+    """The sums `<objective>_<figure>` over a batch's weighted predictions; `keys` are for dropout in heads."""
     sums = {o.name: o.sums(forward, batch, keys) for o in objectives}
     return {f"{name}_{figure}": value for name, figures in sums.items() for figure, value in figures.items()}
 
@@ -166,7 +166,7 @@ def several_sequences(batch: Batch) -> bool:
 def bind_networks(
     blueprint: Blueprint, params: Params, frozen: Frozen, batch: Batch, keys: Keys, packed: Packed, platform: str
 ) -> Forward:
-    """The networks for a shard's rows, with the attention back end for rows of their length."""
+    """Bind parameters to networks for a shard's rows, with the attention backend for rows of this length."""
     execution, length = blueprint.execution, batch["input_ids"].shape[1]
     capability = compute_capability(blueprint.mesh.devices.flat[0]) if isinstance(blueprint.mesh, Mesh) else None
 
@@ -212,11 +212,11 @@ def make_train_step(
     deterministic: bool = False,
     gradient_metrics: GradientMetrics | None = None,
 ) -> TrainStep:
-    """The step of a run, jitted.
+    """Make the jitted train step.
 
-    `dropout_seed` None trains without dropout; `packed` says whether a batch is packed; `platform` is that of the
-    compiled program, by default the mesh's; `clip_norm` 0 does not clip. `deterministic` gives the same bits in every
-    run, at a cost on some platforms. Metrics are over the global batch; `gradient_metrics` adds its own to them.
+    `dropout_seed` None trains without dropout; `packed` tests whether a batch is packed; `platform` is the target of
+    the compiler, by default the mesh's; `clip_norm` 0 does not clip. `deterministic` gives the same bits in every run,
+    at a cost on some platforms. Metrics are over the global batch; `gradient_metrics` adds some from the gradient.
     """
     target = platform or blueprint.mesh.devices.flat[0].platform
     options = step_options(blueprint, target, deterministic)
@@ -276,7 +276,7 @@ def make_train_step(
 
 
 def step_options(blueprint: Blueprint, platform: str, deterministic: bool) -> Options:
-    """The compiler's options; where the devices exist, only those that their compiler knows."""
+    """The compiler's options; on real devices, only those that their compiler supports."""
     options = compiler_options(platform, blueprint.mesh.size, deterministic=deterministic)
     return options if isinstance(blueprint.mesh, AbstractMesh) else known_options(options, blueprint.mesh)
 

@@ -1,4 +1,4 @@
-"""The steps of a run by their execution, each traced and compiled once, and the memory that they take."""
+"""Train steps by execution and stage, each traced and compiled once, and the memory that they take."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from bertjax.training.teacher import frozen_networks
 
 
 def data_bytes(memory: Any) -> int:
-    """Bytes of a compiled step's arguments, results beside them and temporaries, by XLA's `memory_analysis()`."""
-    held = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
-    return held + memory.temp_size_in_bytes
+    """Bytes of a compiled step's arguments, unaliased results and temporaries, from XLA's `memory_analysis()`."""
+    results = memory.output_size_in_bytes - memory.alias_size_in_bytes
+    return memory.argument_size_in_bytes + results + memory.temp_size_in_bytes
 
 
 class StepPrograms:
-    """Builds blueprints and steps of a config on a mesh. A step is the same object whenever it is requested.
+    """Builds and caches the blueprints and steps of a config on a mesh.
 
-    What is traced and compiled to measure memory is therefore what a run executes. `teacher` is the frozen network's
-    model; `platform` is that of the programs, by default the mesh's.
+    Because steps are cached, a run executes the very program that was compiled to measure memory. `teacher` is the
+    frozen network's model; `platform` is the target of the compiler, by default the mesh's.
     """
 
     def __init__(
@@ -66,14 +66,14 @@ class StepPrograms:
         )
 
     def trace(self, execution: ExecutionConfig, stage: Stage) -> jax.stages.Traced:
-        """Trace a step for its arguments' shapes, under the mesh. Makes no array."""
+        """Trace a step for the shapes of its arguments, under the mesh. Makes no array."""
         blueprint = self.blueprint(execution)
         return self.step(execution, stage).trace(
             blueprint.state, batch_shapes(stage, self._mesh), frozen_shapes(blueprint)
         )
 
     def bound(self, execution: ExecutionConfig, stage: Stage) -> tuple[int, int]:
-        """Bytes of a step on a device: its arguments, and a bound of all; see `memory_fit.Bound`."""
+        """Bytes of a step on a device: its arguments, and an upper bound of the total; see `memory_fit.Bound`."""
         blueprint = self.blueprint(execution)
         arguments = device_bytes((blueprint.state, batch_shapes(stage, self._mesh), frozen_shapes(blueprint)))
         return arguments, arguments + values_bytes(self.trace(execution, stage))
@@ -90,7 +90,7 @@ class StepPrograms:
         return data_bytes(memory) + memory.generated_code_size_in_bytes
 
     def fit(self, processes: Processes | None = None) -> Fit:
-        """Fit the config to the devices of this run's `processes`, which decide together; see `fit_to_memory`."""
+        """Fit the config to the devices of all `processes`, which decide together; see `fit_to_memory`."""
         config, device = self._config, self._mesh.local_devices[0]
         if not is_undecided(config):
             return Fit(config)

@@ -1,4 +1,4 @@
-"""The frozen teacher of a run: its weights and what identifies them, and its entry among the networks of the step."""
+"""The frozen teacher of a run: its weights and their digest, its FLOPs, and its place among the step's networks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Teacher:
 
     @property
     def digest(self) -> str:
-        """SHA-256 (hex) of the names, shapes and bits of all arrays: the same wherever they were read from."""
+        """SHA-256 (hex) of the names, shapes and bits of all arrays, independent of the format they were read from."""
         hasher = hashlib.sha256()
         for name, array in sorted(named_arrays(self.params).items()):
             hasher.update(f"{name} {array.shape} {array.dtype}\n".encode())
@@ -43,17 +43,16 @@ class Teacher:
 
 
 def objectives_with_teacher(config: Config) -> Iterator[Objective]:
-    """The objectives of a run that need a teacher, in any of its stages."""
-    names = dict.fromkeys(name for of_stage in config.stage_objectives for name in of_stage)
+    """The objectives that need a teacher, from all stages of a run."""
+    names = dict.fromkeys(name for stage_names in config.stage_objectives for name in stage_names)
     return (objective for objective in choose([*names]) if objective.teacher is not None)
 
 
 def assumed_teacher(config: Config) -> ModelConfig | None:
-    """The teacher that a plan or a benchmark assumes, without reading weights.
+    """The teacher that a plan or a benchmark assumes, without reading weights; None for a run without a teacher.
 
-    It is the student with twice its layers; where the student is projected to a teacher's width, the published model of
-    its family with that width and that number of heads. None for a run without a teacher. Raises ValueError if there is
-    no such model.
+    It is the student with twice as many layers. If `model.teacher_width` is set, it is the published model of the
+    student's family with this width and the student's number of heads. Raises ValueError if there is no such model.
     """
     if not any(objectives_with_teacher(config)):
         return None
@@ -65,41 +64,42 @@ def assumed_teacher(config: Config) -> ModelConfig | None:
             return replace(preset, vocab_size=model.vocab_size, vocab_pad_multiple=model.vocab_pad_multiple)
     raise ValueError(
         f"model.teacher_width={model.teacher_width}: no published model of model.family={model.family!r} has this "
-        f"width and model.num_attention_heads={model.num_attention_heads}, so that the teacher's memory and time are "
-        "unknown"
+        f"width and model.num_attention_heads={model.num_attention_heads}, so the teacher's memory and time are unknown"
     )
 
 
 def frozen_networks(
     teacher: ModelConfig | None, mesh: Mesh | AbstractMesh, execution: ExecutionConfig
 ) -> dict[str, FrozenNetwork]:
-    """The frozen networks of a run with this teacher, or without one."""
+    """The frozen networks of a run: the teacher, if there is one."""
     return {} if teacher is None else {TEACHER: draw_frozen(teacher, mesh, execution)}
 
 
 def put_teacher(teacher: Teacher, blueprint: Blueprint, config: Config) -> Frozen:
-    """The teacher's weights on the devices, as the argument `frozen` of the steps."""
+    """Load the teacher's weights onto the devices, as the `frozen` argument of the steps."""
     shardings = jax.tree.map(lambda leaf: leaf.sharding, blueprint.frozen[TEACHER].params)
     with settings_named("loading the teacher onto the devices", config, blueprint.mesh):
         return {TEACHER: put_on_devices(teacher.params, shardings)}
 
 
 def flops_of_stage(config: Config, stage: Stage, teacher: ModelConfig | None) -> float:
-    """FLOPs of training on one token of a stage: the model's, and a forward pass of the teacher if an objective has it.
+    """FLOPs of training on one token of a stage: the model's, and the teacher's forward pass if an objective uses it.
 
-    Predictions of tokens count for a network of which an objective uses a head over the vocabulary.
+    Token predictions count for each network whose vocabulary head is used by an objective.
     """
     objectives = stage_objectives(config, stage)
     predictions = expected_predictions(stage.data)
     if not any(objective.teacher for objective in objectives):
         teacher = None
-    own = predictions if any(_predicts_tokens(objective.heads) for objective in objectives) else 0.0
-    of_teacher = (
-        predictions
-        if any(objective.teacher and _predicts_tokens(objective.teacher.heads) for objective in objectives)
-        else 0.0
+    model_predicts = any(_predicts_tokens(objective.heads) for objective in objectives)
+    teacher_predicts = any(objective.teacher and _predicts_tokens(objective.teacher.heads) for objective in objectives)
+    return flops_of_networks(
+        config.model,
+        teacher,
+        stage.data.sequence_length,
+        predictions if model_predicts else 0.0,
+        predictions if teacher_predicts else 0.0,
     )
-    return flops_of_networks(config.model, teacher, stage.data.sequence_length, own, of_teacher)
 
 
 def _predicts_tokens(heads: tuple[str, ...]) -> bool:
@@ -109,18 +109,18 @@ def _predicts_tokens(heads: tuple[str, ...]) -> bool:
 def flops_of_networks(
     model: ModelConfig, teacher: ModelConfig | None, length: int, predictions: float = 0, teacher_predictions: float = 0
 ) -> float:
-    """FLOPs of training on one token of rows that long, with so many predictions of tokens in a row, for each network.
+    """FLOPs of training on one token of a row of `length`, with each network's number of predictions in a row.
 
-    A teacher makes a forward pass, a third of what training takes.
+    A teacher only runs a forward pass, a third of the FLOPs of training.
     """
-    of_teacher = 0.0 if teacher is None else train_flops_per_token(teacher, length, teacher_predictions) / 3
-    return train_flops_per_token(model, length, predictions) + of_teacher
+    teacher_flops = 0.0 if teacher is None else train_flops_per_token(teacher, length, teacher_predictions) / 3
+    return train_flops_per_token(model, length, predictions) + teacher_flops
 
 
 def check_teacher(config: Config) -> None:
     """Raise ValueError if an objective needs a teacher and the config names none, or the reverse.
 
-    The same for an objective that projects vectors to a teacher's width.
+    Also for `model.teacher_width` without an objective that projects vectors to it.
     """
     taught = [*objectives_with_teacher(config)]
     distilling, names = [objective.name for objective in taught], config.training.objectives

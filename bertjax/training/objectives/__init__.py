@@ -1,6 +1,6 @@
-"""Training objectives: the JAX half of each, in a file of its own, and the registry of their names.
+"""Training objectives: the JAX half of each, one per file, and the registry of their names.
 
-The NumPy half of the same name, which makes an objective's part of a batch, is in `bertjax.input.targets`.
+The NumPy half of the same name, which makes an objective's arrays of a batch, is in `bertjax.input.targets`.
 """
 
 from bertjax.training.objectives.baselines import HeldOutFacts

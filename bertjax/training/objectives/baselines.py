@@ -1,4 +1,4 @@
-"""The baselines of held-out figures: what is possible without context."""
+"""Baselines of held-out figures: the best predictions without context."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class HeldOutFacts:
     def majority(self, labels: str, weights: str) -> float:
         """Share of the most frequent label in the held-out batches, by weight; 1 if there is no label.
 
-        `labels` and `weights` are keys of a batch, of the same shape; any integers are labels.
+        `labels` and `weights` are batch keys whose arrays have the same shape; labels are any integers.
         """
         sums: dict[int, float] = collections.defaultdict(float)
         for batch in self.batches():
@@ -35,12 +35,12 @@ class HeldOutFacts:
 
 
 def without_context(facts: HeldOutFacts) -> dict[str, float]:
-    """Loss in nats and accuracy of the best prediction from the token that is shown and from frequencies.
+    """Loss in nats and accuracy of the best prediction from token frequencies and the visible token alone.
 
-    Of a [MASK] only the frequencies are known: their entropy H, and the most frequent token. Another token is the label
-    itself in a share q of the cases, with the paper's masks in half of them; to copy it with that probability costs
-    -q log q + (1 - q) (H - log(1 - q)). A model above this loss has not begun to use the context, though 20 % of the
-    paper's predictions show a token and take it far below H.
+    For a [MASK], the loss is the entropy H of the frequencies, and the prediction the most frequent token. Any other
+    visible token is the label in a share q of the cases (half of them with the paper's masks); copying it with this
+    probability costs -q log q + (1 - q) (H - log(1 - q)). With the paper's masks, 20 % of the predictions have a
+    visible token, so that even a loss far below H does not prove that a model uses the context; one below this does.
     """
     total = visible = copied = 0.0
     for batch in facts.batches():
@@ -49,10 +49,11 @@ def without_context(facts: HeldOutFacts) -> dict[str, float]:
         total += float(weights.sum())
         visible += float(weights[is_visible].sum())
         copied += float(weights[is_visible & (input_tokens == batch["mlm_labels"])].sum())
-    seen, right = visible / max(total, 1.0), copied / max(visible, 1.0)
-    cases = (right, 0.0), (1 - right, facts.unigram_loss)
-    of_visible = sum(share * (entropy - math.log(share)) for share, entropy in cases if share)
+    visible_share, copy_share = visible / max(total, 1.0), copied / max(visible, 1.0)
+    cases = (copy_share, 0.0), (1 - copy_share, facts.unigram_loss)
+    copy_loss = sum(share * (entropy - math.log(share)) for share, entropy in cases if share)
+    loss, accuracy = min(copy_loss, facts.unigram_loss), max(copy_share, facts.unigram_accuracy)  # of visible tokens
     return {
-        "no_context_loss": (1 - seen) * facts.unigram_loss + seen * min(of_visible, facts.unigram_loss),
-        "no_context_accuracy": (1 - seen) * facts.unigram_accuracy + seen * max(right, facts.unigram_accuracy),
+        "no_context_loss": (1 - visible_share) * facts.unigram_loss + visible_share * loss,
+        "no_context_accuracy": (1 - visible_share) * facts.unigram_accuracy + visible_share * accuracy,
     }

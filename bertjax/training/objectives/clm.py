@@ -1,4 +1,4 @@
-"""Left-to-right language modelling by the MLM head, with which a run may begin (Gisserot-Boukhlef et al. 2025)."""
+"""Left-to-right language modelling with the MLM head, for the first stage of a run (Gisserot-Boukhlef et al. 2025)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Directions of hidden states: 1 - cosine of the last vectors of student and teacher (Sanh et al. 2019, section 2)."""
+"""Cosine distance between the last hidden states of student and teacher (Sanh et al. 2019, section 2)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from bertjax.training.objectives.objective import (
     Forward,
     Keys,
     Objective,
-    OfTeacher,
     Sums,
+    TeacherRequirements,
     Unfit,
 )
 
@@ -41,5 +41,5 @@ DISTIL_COSINE = Objective(
     weight_key="distil_cosine_weights",
     sums=_sums,
     figures=("loss",),
-    teacher=OfTeacher(unfit=_unfit),
+    teacher=TeacherRequirements(unfit=_unfit),
 )

@@ -1,11 +1,11 @@
-"""Layers of a teacher (Jiao et al. 2020, "TinyBERT", section 3.1): embeddings, hidden states and attention scores.
+"""Layer distillation (Jiao et al. 2020, "TinyBERT", section 3.1): embeddings, hidden states and attention scores.
 
 Layer m of M is trained towards layer g(m) = m N / M of the teacher's N, and the embeddings towards the teacher's:
 
     loss = MSE(P e_s, e_t) + sum over m of MSE(P h_s,m, h_t,g(m)) + MSE(a_s,m, a_t,g(m))
 
 P is a dense layer, the same for the embeddings and all layers, as in huawei-noah's general_distill.py (the paper has
-two); with `model.teacher_width` 0 there is none. The scores a = q k / sqrt(K) are those before the softmax, as in the
+two); it is left out if `model.teacher_width` is 0. The scores a = q k / sqrt(K) are those before the softmax, as in the
 paper and its code. Head n is compared with head n, so both networks need the same number of heads. Each token's scores
 are averaged over the tokens of its sequence, and everything over tokens other than padding, so that packing changes no
 figure. (Their code counts padding, with scores of 0.)
@@ -34,8 +34,8 @@ from bertjax.training.objectives.objective import (
     Forward,
     Keys,
     Objective,
-    OfTeacher,
     Sums,
+    TeacherRequirements,
     Unfit,
 )
 
@@ -47,18 +47,18 @@ def _sums(forward: Forward, batch: Batch, keys: Keys) -> Sums:
     count = model.encoder.config.num_hidden_layers
     student, teacher = (forward.layer_states(batch, count, name) for name in (MODEL, TEACHER))
     project = model.teacher_projection if model.encoder.config.teacher_width else lambda x: x
-    seen = visible(batch["sequence_ids"], model.encoder.config.causal)
+    mask = visible(batch["sequence_ids"], model.encoder.config.causal)
     unroll = model.encoder.execution.scan_unroll
-    return layer_sums(student, teacher, project, seen, batch["distil_layers_weights"], unroll)
+    return layer_sums(student, teacher, project, mask, batch["distil_layers_weights"], unroll)
 
 
 def layer_sums(
-    student: LayerStates, teacher: LayerStates, project: Project, seen: jax.Array, weights: jax.Array, unroll: int = 1
+    student: LayerStates, teacher: LayerStates, project: Project, mask: jax.Array, weights: jax.Array, unroll: int = 1
 ) -> Sums:
     """The loss and its three parts, summed over the tokens by their weights, float32 [B, L].
 
-    `seen` bool [B, L, L] are the pairs of tokens whose scores are compared, `unroll` the layers in an iteration of the
-    loop over them.
+    `mask`, bool [B, L, L], marks the pairs of tokens whose scores are compared; `unroll` is the number of layers in one
+    iteration of the scan.
     """
 
     def hidden_sum(ours: jax.Array, theirs: jax.Array) -> jax.Array:
@@ -66,19 +66,19 @@ def layer_sums(
         return jnp.sum(jnp.mean(jnp.square(error), axis=-1) * weights)
 
     def score_sum(ours: tuple[jax.Array, jax.Array], theirs: tuple[jax.Array, jax.Array]) -> jax.Array:
-        error = jnp.where(seen[:, None], attention_scores(*ours) - attention_scores(*theirs), 0.0)
+        error = jnp.where(mask[:, None], attention_scores(*ours) - attention_scores(*theirs), 0.0)
         per_token = jnp.einsum("BHLM,BHLM->BL", error, error) / error.shape[1]
-        return jnp.sum(per_token / jnp.sum(seen, axis=-1) * weights)
+        return jnp.sum(per_token / jnp.sum(mask, axis=-1) * weights)
 
     # Only the compared arrays of a layer are kept for the backward pass.
     @partial(jax.checkpoint, prevent_cse=False)
-    def compared(ours: LayerStates, theirs: LayerStates) -> tuple[jax.Array, jax.Array]:
+    def compare(ours: LayerStates, theirs: LayerStates) -> tuple[jax.Array, jax.Array]:
         return hidden_sum(ours.hidden, theirs.hidden), score_sum(
             (ours.queries, ours.keys), (theirs.queries, theirs.keys)
         )
 
     def add(total: tuple[jax.Array, jax.Array], layer: tuple[LayerStates, LayerStates]) -> tuple[tuple, None]:
-        return jax.tree.map(jnp.add, total, compared(*layer)), None
+        return jax.tree.map(jnp.add, total, compare(*layer)), None
 
     zero = jnp.zeros((), jnp.float32)
     teacher = jax.lax.stop_gradient(teacher)
@@ -109,13 +109,13 @@ def _unfit(student: ModelConfig, teacher: ModelConfig) -> Unfit | None:
         )
     if {"alibi", "relative"} & {student.position_embedding, teacher.position_embedding}:
         return Unfit(
-            "attention scores with ALiBi or relative terms are not products of queries and keys alone",
+            "attention scores with ALiBi or relative positions are not products of queries and keys alone",
             "name another teacher",
         )
     if student.score_bias_buckets or teacher.score_bias_buckets:
         return Unfit("attention scores with biases are not products of queries and keys alone", "name another teacher")
     if student.attention_block or teacher.attention_block:
-        return Unfit("attention in blocks has no scores of the other tokens", "name another teacher")
+        return Unfit("block-sparse attention does not compute the scores of all tokens", "name another teacher")
     if student.window or teacher.window:
         return Unfit(
             f"model.window is {teacher.window} there and {student.window} here",
@@ -129,5 +129,5 @@ DISTIL_LAYERS = Objective(
     weight_key="distil_layers_weights",
     sums=_sums,
     figures=("loss", "embeddings", "hidden", "attention"),
-    teacher=OfTeacher(projected=True, unfit=_unfit),
+    teacher=TeacherRequirements(projected=True, unfit=_unfit),
 )

@@ -8,7 +8,7 @@ import jax
 
 from bertjax.model.heads import gather_positions
 from bertjax.model.soft_targets import Vocabulary, soft_cross_entropy
-from bertjax.training.objectives.objective import TEACHER, Batch, Forward, Keys, Objective, OfTeacher, Sums
+from bertjax.training.objectives.objective import TEACHER, Batch, Forward, Keys, Objective, Sums, TeacherRequirements
 
 
 def _vocabulary(network: Any, hidden_BLD: jax.Array, positions_BP: jax.Array) -> Vocabulary:
@@ -40,5 +40,5 @@ DISTIL_MLM = Objective(
     epsilon=1e-5,  # as MLM, whose predictions these are
     figures=("loss", "agreement"),
     heads=("mlm_head",),
-    teacher=OfTeacher(heads=("mlm_head",)),
+    teacher=TeacherRequirements(heads=("mlm_head",)),
 )

@@ -1,4 +1,4 @@
-"""Masked language modelling (Devlin et al. 2018, section 3.1), and prediction of the next token by causal models."""
+"""Masked language modelling (Devlin et al. 2018, section 3.1), or next-token prediction in causal models."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ PairLogits = Callable[[Any, jax.Array, jax.Array, Keys], jax.Array]
 
 
 def pair_objective(name: str, logits: PairLogits, *, about: str, clause: str, baseline: str) -> Objective:
-    """An objective that classifies sentence pairs at their [CLS] into two classes, by the pooler and `<name>_head`."""
+    """Make an objective that classifies sentence pairs at their [CLS] into two classes, with `<name>_head`."""
 
     def sums(forward: Forward, batch: Batch, keys: Keys) -> Sums:
         pair_logits = logits(forward.model, forward(batch), batch["cls_positions"], keys)

@@ -1,4 +1,4 @@
-"""The interface of an objective, and the networks that it encodes batches with.
+"""The interface of an objective, and the networks with which it encodes batches.
 
 Every figure is a pair (sum, weight) until a single division over the global batch, so that it is the same for any
 number of devices and microbatches, however unevenly the masks are distributed.
@@ -28,7 +28,7 @@ Keys = jax.Array | None  # a dropout key per row, uint32 [B]; None computes with
 
 MODEL = "model"  # the network that is trained, measured and exported
 GLOBAL_POSITIONS = "global_positions"  # key of a batch whose task marks tokens; see `make_pattern`
-TEACHER = "teacher"  # a frozen one that it learns from
+TEACHER = "teacher"  # a frozen network that the model learns from
 
 
 class _Encoded(NamedTuple):
@@ -41,9 +41,9 @@ class _Encoded(NamedTuple):
 
 
 class Forward:
-    """The networks of a step for one shard's rows: encodes batches for the objectives, the same inputs only once.
+    """The networks of a step for one shard's rows; encodes batches for the objectives, the same inputs only once.
 
-    It holds what objectives need not know: whether rows are packed, and the attention back end.
+    It hides from the objectives whether rows are packed, and the attention backend.
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class Forward:
         trained: Sequence[str] = (MODEL,),
         frozen_attention: Mapping[str, Backend] | None = None,
     ) -> None:
-        """`networks` by name, of which those that are `trained` have dropout; the others are frozen.
+        """Take `networks` by name. Those named in `trained` have dropout; the others are frozen.
 
-        `attention` is the back end of all networks but those that `frozen_attention` names.
+        `attention` is the backend of all networks that are not in `frozen_attention`.
         """
         self._networks, self._keys, self._packed = networks, keys, packed
         self._attention: Mapping[str, Backend] = {**dict.fromkeys(networks, attention), **(frozen_attention or {})}
@@ -67,22 +67,22 @@ class Forward:
 
     @property
     def model(self) -> Any:
-        """The network that is trained, with its heads."""
+        """The model, with its heads."""
         return self._networks[MODEL]
 
     def network(self, name: str) -> Any:
-        """Another network of the run, such as a frozen teacher. Raises KeyError if there is none of that name."""
+        """Another network of the run, such as a frozen teacher. Raises KeyError for an unknown name."""
         return self._networks[name]
 
     def with_head(self, head: str) -> tuple[str, Any]:
-        """Name and network of the one that is trained and has a head: the model, or one trained with it."""
+        """(name, network) of the trained network with this head: the model, or one that is trained with it."""
         name = next(name for name in self._trained if head in self._networks[name].heads)
         return name, self._networks[name]
 
     def __call__(self, batch: Batch, network: str = MODEL, for_mlm: bool = False) -> jax.Array:
-        """A vector per token of `input_ids, token_type_ids, sequence_ids`, int32 [B, L]: [B, L, D].
+        """Encode `input_ids, token_type_ids, sequence_ids`, int32 [B, L], to a vector per token, [B, L, D].
 
-        `for_mlm`: return the input of the MLM head, which differs if the network has an enhanced decoder.
+        `for_mlm` returns the input of the MLM head, which differs if the network has an enhanced decoder.
         """
         module = self._networks[network]
         decodes = for_mlm and module.decodes
@@ -115,7 +115,7 @@ class Forward:
         )
 
     def _dropout_keys(self, network: str) -> Keys:
-        """Keys of its own for each trained network; a frozen one runs without dropout."""
+        """Separate keys for each trained network; None for a frozen one, which runs without dropout."""
         if self._keys is None or network not in self._trained:
             return None
         return self._keys if network == MODEL else fold(self._keys, zlib.crc32(network.encode()))
@@ -128,11 +128,11 @@ class Measure:
     figure: str  # of the objective's `figures`
     name: str  # in tables and charts: "MLM loss"
     unit: str  # after the name in a chart: "nats"; empty for a share
-    baseline: str  # its name in the log, after `baseline/`
+    baseline: str  # name of the baseline in the log, after `baseline/`
     baseline_name: str  # in tables and charts: "unigram"
     meaning: str  # explanation of the baseline: "the held-out text's word frequencies"
-    clause: str  # of the report's first sentence, with {value} and, for a loss, {gain} over the baseline
-    brief: str = ""  # the label on the progress line; empty: the figure is not shown there
+    clause: str  # part of the report's first sentence, with {value} and, for a loss, {gain} over the baseline
+    brief: str = ""  # label on the progress line; empty: the figure is not shown there
 
     @property
     def title(self) -> str:
@@ -141,12 +141,12 @@ class Measure:
 
     @property
     def is_loss(self) -> bool:
-        """Whether it is a loss in nats (lower is better); else it is a share (higher is better)."""
+        """Whether the figure is a loss in nats (lower is better) and not a share (higher is better)."""
         return self.unit == "nats"
 
     @property
     def form(self) -> str:
-        """The format of a value."""
+        """The format specification of a value."""
         return ".3f" if self.is_loss else ".1%"
 
 
@@ -158,12 +158,12 @@ class Unfit(NamedTuple):
 
 
 @dataclass(frozen=True)
-class OfTeacher:
+class TeacherRequirements:
     """Requirements of an objective on its frozen teacher."""
 
     heads: tuple[str, ...] = ()  # modules of the teacher that it uses
-    projected: bool = False  # vectors of the student are projected to `model.teacher_width`, where that is not 0
-    # (config of the student, config of the teacher) -> why this one cannot be used; None if it can
+    projected: bool = False  # the student's vectors are projected to `model.teacher_width`, unless it is 0
+    # (config of the student, config of the teacher) -> why this teacher cannot be used; None if it can
     unfit: Callable[[ModelConfig, ModelConfig], Unfit | None] = lambda student, teacher: None
 
 
@@ -172,21 +172,21 @@ class Objective:
     """A training objective: its part of the loss, its figures, and their baselines.
 
     `weight_key` names the batch array whose sum is the weight of all its figures; `sums(forward, batch, keys)` returns
-    its `figures` as float32 scalars, summed over the weighted predictions of this shard's rows. `options(config)` are
-    further arguments of it.
+    its `figures` as float32 scalars, summed over the weighted predictions of this shard's rows. `options(config)`
+    returns further keyword arguments for `sums`.
     """
 
     name: str
     weight_key: str
     sums: Callable[[Forward, Batch, Keys], Sums]
     epsilon: float = 0.0  # added to the weight when dividing
-    scale: float = 1.0  # of its loss in the total
+    scale: float = 1.0  # weight of its loss in the total
     figures: tuple[str, ...] = ("loss", "accuracy")
-    ratios: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # figures that are one of those over another
+    ratios: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # further figures: (numerator, denominator)
     heads: tuple[str, ...] = ()  # modules of the network that it uses
-    causal: bool = False  # no token sees those to its right; such an objective is alone in its stage
+    causal: bool = False  # requires left-to-right attention; must be the only objective of its stage
     measures: tuple[Measure, ...] = ()
-    teacher: OfTeacher | None = None  # if it needs one
+    teacher: TeacherRequirements | None = None  # None: needs no teacher
     options: Callable[[Config], Mapping[str, Any]] = lambda config: {}
     about: str = ""  # what its head predicts, in the report: "the next sentence (NSP)"
     baselines: Callable[[HeldOutFacts], dict[str, float]] = lambda facts: {}  # by `Measure.baseline`

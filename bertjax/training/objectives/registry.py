@@ -25,9 +25,9 @@ OBJECTIVES = Registry("objectives", {objective.name: objective for objective in 
 
 
 def choose(names: Sequence[str]) -> tuple[Objective, ...]:
-    """Objectives by name.
+    """Look up objectives by name.
 
-    Raises ValueError for an unknown name, for no name and for the same name twice, with the list of names.
+    Raises ValueError, with the known names, if a name is unknown or repeated, or if there are none.
     """
     unknown = [name for name in names if name not in OBJECTIVES]
     if unknown or not names or len(set(names)) < len(names):
@@ -38,25 +38,25 @@ def choose(names: Sequence[str]) -> tuple[Objective, ...]:
 
 
 def make_objectives(config: Config) -> tuple[Objective, ...]:
-    """The objectives of a run, with the weights and the options that its config has.
+    """Make the objectives of a run, with the weights and options in its config.
 
-    Raises ValueError as `choose` does, and for `training.objective_weights` that do not fit them.
+    Raises ValueError as `choose` does, and for `training.objective_weights` that do not fit the objectives.
     """
-    chosen, weights = choose(config.training.objectives), config.training.objective_weights
-    sound = all(math.isfinite(weight) and weight >= 0 for weight in weights)
-    if weights and not (len(weights) == len(chosen) and sound and sum(weights) > 0):
+    objectives, weights = choose(config.training.objectives), config.training.objective_weights
+    valid = all(math.isfinite(weight) and weight >= 0 for weight in weights)
+    if weights and not (len(weights) == len(objectives) and valid and sum(weights) > 0):
         raise ValueError(
             f"training.objective_weights={weights}: give one for each of training.objectives="
             f"{config.training.objectives}, finite, none below 0 and not all of them 0"
         )
     return tuple(
         replace(objective, sums=functools.partial(objective.sums, **objective.options(config)), scale=scale)
-        for objective, scale in zip(chosen, weights or [objective.scale for objective in chosen], strict=True)
+        for objective, scale in zip(objectives, weights or [o.scale for o in objectives], strict=True)
     )
 
 
 def list_measures(objectives: Iterable[Objective]) -> Iterator[tuple[str, Measure]]:
-    """(name of the figure in the log after its group, such as `mlm_loss`; the measure) of objectives, in order."""
+    """Yield (log name without its group, such as `mlm_loss`; measure) for each measure of the objectives, in order."""
     for objective in objectives:
         for measure in objective.measures:
             yield f"{objective.name}_{measure.figure}", measure

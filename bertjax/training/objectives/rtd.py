@@ -12,7 +12,7 @@ from bertjax.training.objectives.objective import Batch, Forward, Keys, Measure,
 
 
 def replaced(forward: Forward, batch: Batch) -> tuple[jax.Array, jax.Array]:
-    """(ids with the generator's sample at every prediction, whether they differ from the original ones): [B, L] both.
+    """Sample the generator: (ids with its sample at every prediction, whether they differ from the original), [B, L].
 
     Predictions whose token is unchanged are replaced too, and a sample equal to the original token counts as original
     (google-research/electra, run_pretraining.py). No gradient flows through the samples.
@@ -25,7 +25,7 @@ def replaced(forward: Forward, batch: Batch) -> tuple[jax.Array, jax.Array]:
         h_BPE, word, head.vocabulary_bias(), batch["rtd_draws"], vocab_size=head.vocab_size, chunk=network.logits_chunk
     )
     rows = jnp.arange(len(positions))[:, None]
-    # Unused slots get a position beyond the row, where nothing is written.
+    # Unused slots get a position beyond the row, so that their samples are dropped.
     targets = jnp.where(batch["mlm_weights"] > 0, positions, batch["input_ids"].shape[1])
     ids = batch["input_ids"].at[rows, targets].set(samples, mode="drop")
     is_replaced = jnp.zeros(ids.shape, bool).at[rows, targets].set(samples != labels, mode="drop")
@@ -37,7 +37,7 @@ def _sums(forward: Forward, batch: Batch, keys: Keys) -> Sums:
     hidden_BLD = forward(batch | {"input_ids": ids})
     logits = forward.model.rtd_logits(hidden_BLD, sequence_ids=batch["sequence_ids"])[..., 0]
     weights = batch["rtd_weights"]
-    # -log of the sigmoid of the logit, or of its negative: softplus, which no logit makes overflow.
+    # -log(sigmoid(logit)), or of the negative logit, as softplus, which does not overflow.
     nll = jax.nn.softplus(jnp.where(is_replaced, -logits, logits))
     called = logits > 0
     return {
@@ -50,11 +50,11 @@ def _sums(forward: Forward, batch: Batch, keys: Keys) -> Sums:
 
 
 def _untouched(facts: HeldOutFacts) -> dict[str, float]:
-    chosen = total = 0.0
+    predictions = total = 0.0
     for batch in facts.batches():
-        chosen += float(batch["mlm_weights"].sum())
+        predictions += float(batch["mlm_weights"].sum())
         total += float(batch["rtd_weights"].sum())
-    return {"untouched_share": 1 - chosen / total if total else 1.0}
+    return {"untouched_share": 1 - predictions / total if total else 1.0}
 
 
 RTD = Objective(
