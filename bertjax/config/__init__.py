@@ -1,4 +1,4 @@
-"""All settings of a run, as frozen typed dataclasses, and how recipes and overrides become one of them.
+"""All settings of a run as frozen typed dataclasses, and recipes and overrides that build them.
 
 Only the run and its stages take the whole `Config`; other packages take the part that they need.
 """

@@ -40,7 +40,7 @@ PROPER_SHARE = Bounds(0, 1, below=True)
 def check_bounds(part: Any, name: str, bounds: Mapping[str, Bounds]) -> None:
     """Raise ValueError for the first field of a config's part that is outside its bounds; `name` is the part's key.
 
-    A word in a number's place, such as `auto`, has none.
+    A word in place of a number, such as `auto`, is not checked.
     """
     for key, interval in bounds.items():
         if not isinstance(value := getattr(part, key), str) and not interval.hold(value):

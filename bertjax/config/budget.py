@@ -1,4 +1,4 @@
-"""A time budget as a number of seconds."""
+"""Parse time budgets to seconds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SHORTEST_BUDGET, LONGEST_BUDGET = 20, 366 * 86_400
 
 
 def budget_seconds(budget: str) -> float:
-    """The seconds of `training.budget`: 90s, 10m, 1.5h, 1h30m, 2d.
+    """Parse `training.budget` to seconds: 90s, 10m, 1.5h, 1h30m, 2d.
 
     Raises ValueError for other text, and for a time that is too short or too long for a run.
     """

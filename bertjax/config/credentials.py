@@ -1,4 +1,4 @@
-"""Credentials in URLs, which would be written wherever the URL is: configs, manifests, logs, reports, model cards."""
+"""Keep credentials out of URLs, which are written to configs, manifests, logs, reports and model cards."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _SIGNED = re.compile(
 
 
 def without_credentials(text: str) -> str:
-    """The text with `***` in place of what is secret in URLs."""
+    """Replace the secrets in a text's URLs by `***`."""
     return _SIGNED.sub("***", _PASSWORD.sub("***@", text))
 
 
 def refuse_credentials(url: str, name: str = "") -> None:
-    """Raise ValueError, which does not repeat them, for a URL with a password or a signed query; `name` is its key."""
+    """Raise ValueError for a URL with a password or a signed query, without repeating it; `name` is the URL's key."""
     safe_url = without_credentials(url)
     if safe_url != url:
         raise ValueError(
@@ -32,7 +32,7 @@ def refuse_credentials(url: str, name: str = "") -> None:
 
 
 def refuse_credentials_within(values: Mapping[str, Any], prefix: str = "") -> None:
-    """`refuse_credentials` for every string of a config as JSON has it."""
+    """Apply `refuse_credentials` to every string of a config, given as nested mappings."""
     for key, value in values.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):

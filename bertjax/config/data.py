@@ -38,34 +38,34 @@ class DataConfig:
     # Shares of an epoch's tokens, one for each source, or for each of several stores; empty: see data.temperature
     weights: tuple[float, ...] = ()
     temperature: float = 1.0  # Power of a source's tokens that gives its share; 1: every document once an epoch
-    # Those of data.sources, or of several stores, that are read, in place of all; a stage may read more or fewer. With
-    # one store data.sources are its sources in its order
+    # Sources to read, from data.sources or several stores; empty: all; stages may read others. With one store,
+    # data.sources lists the sources of the store in their order
     active_sources: tuple[str, ...] = ()
     encoding: str = changes_with_notice("utf-8", _SAME_TEXT)  # Encoding of the text files, such as cp1252 or shift_jis
     # Globs of files to leave out of the sources, by path or name: '*.log', 'drafts/*'
     exclude: tuple[str, ...] = changes_with_notice((), _SAME_TEXT)
-    # Largest share of records (lines of jsonl, rows of csv and parquet) that cannot be read and are left out; with 0,
-    # such a record makes its file one that cannot be read
+    # Largest share of records (lines of jsonl, rows of csv and parquet) that may be unreadable and are left out; with
+    # 0, one unreadable record makes its file unreadable (data.on_error)
     bad_records: float = may_change(0.0)
     # Action for files that cannot be read: stop and name all of them, or skip and list them in the store's manifest
     on_error: Literal["stop", "skip"] = changes_with_notice("stop", _SAME_TEXT)
     # Filters of documents, in their order: gopher_quality, gopher_repetition, exact_duplicates, near_duplicates
     filters: tuple[str, ...] = changes_with_notice((), _SAME_TEXT)
-    # Action for letters that a given vocabulary of symbols (data.tokenizer) lacks: stop and name them with their
-    # records, or replace them by [UNK]
+    # Action for letters that the vocabulary of a symbol tokenizer (data.tokenizer) lacks: stop and name them with
+    # their records, or replace them by [UNK]
     unknown_letters: Literal["stop", "replace"] = may_change("stop")
     root: str = may_change("data")  # Folder or URL for vocabularies and token stores
     cache_dir: str = may_change("")  # Local folder for a copy of the store; empty: data/cache if it is remote
-    cache_gb: float = may_change(0.0)  # Bound on that copy, in GB; what was read longest ago is removed; 0: none
+    cache_gb: float = may_change(0.0)  # Size limit of that copy in GB, least recently read parts go first; 0: no limit
     # Vocabulary to use: hf:NAME or hf:DIR, or a tokenizer.json, vocab.txt, spiece.model or vocab.json; empty: that of
-    # init_from, or else one that is trained on the sources
+    # init_from, or else a new one that is trained on the sources
     vocab: str = changes_with_notice("", _SAME_VOCABULARY)
     # Kind of vocabulary to make: wordpiece, unigram, bpe (both SentencePiece) or byte_bpe; for sequences other than
     # prose: characters, or characters:ALPHABET with its letters or a name (esm2, dna, rna), kmers:K, regex:PATTERN or
     # regex:smiles, sequence_bpe, integers:SIZE
     tokenizer: str = changes_with_notice("wordpiece", _SAME_VOCABULARY)
     vocab_size: int = 30_522  # Number of entries in the vocabulary that is trained
-    vocab_temperature: float = 1.0  # Power of a source's words to which its word counts are scaled
+    vocab_temperature: float = 1.0  # Exponent on a source's number of words, which scales its counts; 1: as counted
     lowercase: bool = True  # Lower case for all text: an uncased model
     strip_accents: bool = True  # Removal of accents (é becomes e, ü becomes u); False keeps them
     unknown: Literal["words", "characters"] = "words"  # Unit that becomes [UNK] in WordPiece; words is BERT's rule
@@ -74,33 +74,34 @@ class DataConfig:
     prefix_space: bool = True  # Space before the first word of a text in byte-level BPE; RoBERTa has it off
     special_tokens: Literal["<s>", "[CLS]"] = "<s>"  # Names of special tokens in byte-level BPE: RoBERTa's or BERT's
     segmenter: Literal["none", "jieba"] = "none"  # Program that finds Chinese words, for whole-word masking
-    # Further units that are masked as a whole: spans:FIELD of jsonl and parquet records, or list:FILE
+    # Further units to mask as a whole: spans:FIELD of jsonl and parquet records, or list:FILE
     units: str = changes_with_notice("", "the units are the same by the fingerprint of the store")
-    # Groups of near relatives, held out together: file:PATH (on each line a record and its group), mmseqs:PATH (the
+    # Groups of related records, held out together: file:PATH (a record and its group on each line), mmseqs:PATH (the
     # group first), or column:FIELD of csv, jsonl and parquet records
     groups: str = changes_with_notice("", "the groups are the same by the fingerprint of the store")
-    sampling: Literal["records", "groups"] = "records"  # Content of an epoch: each record, or a record of each group
-    # Share of documents that is kept for evaluation, chosen by a hash of their content; more if that is too little
+    sampling: Literal["records", "groups"] = "records"  # Content of an epoch: every record, or one of each group
+    # Share of documents held out for evaluation, chosen by a hash of their content; more if that is too little
     held_out: float = 0.01
     # Division of long documents at headings or between paragraphs; auto: only where there are too few documents
     split_documents: Literal["auto", "always", "never"] = "auto"
     workers: int = may_change(0)  # Number of processes that prepare text; 0: one per core
     sequence_length: int = 128  # Length of a row in tokens, special tokens and padding included
-    # Kind of rows: sentence pairs; or, without NSP, as many sentences as fit, across documents or not (RoBERTa's
-    # names), or whole documents, longer ones in even parts; or, of records that are not prose, each record, longer
-    # ones as a crop at a new random offset in every epoch, or in even pieces
+    # Kind of rows; all but pairs exclude NSP. pairs: sentence pairs. full_sentences, doc_sentences: as many sentences
+    # as fit, across documents or within one (RoBERTa). documents: whole documents, longer ones in even parts. crops,
+    # pieces: records that are not prose, longer ones cropped at a new random offset in every epoch, or in even pieces.
     rows: RowKind = "pairs"
-    # Other spellings of a record, drawn in every epoch (rows crops and pieces): reverse_complement, randomised_smiles
+    # Equivalent spellings of a record, drawn in every epoch (rows crops and pieces): reverse_complement,
+    # randomised_smiles
     augment: tuple[str, ...] = ()
     packing: Literal["none", "pairs"] = "none"  # Packing of several pairs or texts in a row; none: one in each
     pairs_per_row: int = 8  # Largest number of pairs or texts in a packed row
     max_predictions: int = 20  # Largest number of masked positions in a pair or text; BERT has 20 at length 128
-    predict: Literal["masked", "next"] = "masked"  # Tokens to predict: the masked ones, or at every position the next
+    predict: Literal["masked", "next"] = "masked"  # Tokens to predict: masked ones, or the next one at every position
     mask_probability: float = 0.15  # Share of the tokens that are masked
     keep_share: float = 0.1  # Share of masked positions that keep their token
     random_share: float = 0.1  # Share of masked positions replaced by a random token; the rest become [MASK]
     short_sequence_probability: float = 0.1  # Probability of a row that is made shorter than sequence_length
-    # Unit of masking: tokens, words, ngrams, spans; or units, phrases, entities that data.units marks
+    # Unit of masking: tokens, words, ngrams, spans; or units, phrases, entities marked by data.units
     masking: str = "tokens"
     ngram_shares: tuple[float, ...] = ()  # Shares of n-grams of 1, 2, ... words (masking ngrams)
     span_p: float = 0.2  # Parameter of the geometric distribution of span lengths in words (masking spans)
@@ -108,14 +109,14 @@ class DataConfig:
     # Rule for the number of masked tokens: round, random_round, ceil_of_text, or each (one draw per token or unit)
     mask_count: str = "round"
     mask_special: bool = False  # Masking of [CLS] and [SEP] too
-    mask_power: float = 0.0  # Power p: tokens are drawn in proportion to count**-p; 0: all alike (DistilBERT: 0.7)
+    mask_power: float = 0.0  # Power p: tokens are drawn in proportion to count**-p; 0: uniformly (DistilBERT: 0.7)
     replace_by: str = "token"  # Unit that draws [MASK], a random token or itself: token, or a whole span
     random_ids: str = "vocabulary"  # Source of random tokens: vocabulary, ordinary (none special), corpus (by count)
     # File made by `bertjax neighbors --output`: masked words are replaced by similar ones instead of [MASK]
     similar_words: str = changes_with_notice("", "the table is the same by its fingerprint")
     threads: int = may_change(2)  # Number of threads that make batches
-    # Equal parts of a batch, each with its own parts of a large text: a host reads those of its rows. At best a
-    # multiple of the number of hosts
+    # Number of equal parts of a batch, each with its own parts of a large text, so that a host reads only the text of
+    # its rows; best a multiple of the number of hosts
     lanes: int = 1
 
     @property
@@ -135,7 +136,7 @@ class DataConfig:
 
     @property
     def pair_slots(self) -> int:
-        """Sentence pairs that a row has room for."""
+        """The number of sentence pairs that a row has room for."""
         return 1 if self.packing == "none" else self.pairs_per_row
 
 
@@ -197,24 +198,24 @@ def check_data(data: DataConfig) -> None:
 
 
 def _check_text(data: DataConfig) -> None:
-    """The encoding of text files, and the shares of several sources."""
+    """Check the encoding of text files, and the shares of several sources."""
     try:
         "".encode(data.encoding)
-    except (LookupError, ValueError) as error:  # unknown, or an encoding of bytes
+    except (LookupError, ValueError) as error:  # unknown, or a codec that does not encode text
         raise ValueError(
             f"data.encoding={data.encoding!r} is unknown; give a Python encoding, such as utf-8, cp1252 or shift_jis"
         ) from error
     if data.weights and (min(data.weights) < 0 or not sum(data.weights)):
         raise ValueError(f"data.weights={data.weights}: none may be below 0, and not all of them 0")
-    named = "data.store" if len(data.store) > 1 else "data.sources"
+    key = "data.store" if len(data.store) > 1 else "data.sources"
     if data.weights and len(data.store) != 1 and len(data.weights) != len(data.mixed):
-        raise ValueError(f"data.weights={data.weights}: give one for each of the {len(data.mixed)} {named}")
+        raise ValueError(f"data.weights={data.weights}: give one for each of the {len(data.mixed)} {key}")
     if unknown := sorted({*data.active_sources} - {*data.mixed}):
-        raise ValueError(f"data.active_sources: {unknown[0]!r} is not one of {named}={data.mixed}")
+        raise ValueError(f"data.active_sources: {unknown[0]!r} is not one of {key}={data.mixed}")
     if data.active_sources and data.weights:
         raise ValueError(
-            f"data.active_sources={data.active_sources} excludes data.weights={data.weights}; give a source that is "
-            "not read the weight 0"
+            f"data.active_sources={data.active_sources} excludes data.weights={data.weights}; to leave a source out, "
+            "set its weight to 0"
         )
     if data.weights and data.temperature != 1:
         raise ValueError(f"data.temperature={data.temperature} excludes data.weights={data.weights}; give one of them")
@@ -227,7 +228,7 @@ def _check_text(data: DataConfig) -> None:
 
 
 def _check_vocabulary(data: DataConfig) -> None:
-    """Options of one kind of tokenizer. An imported vocabulary (`data.vocab`) may be of any kind."""
+    """Check options that require one kind of tokenizer. An imported vocabulary (`data.vocab`) may be of any kind."""
     options: dict[str, tuple[object, str]] = {
         "unknown": ("words", "wordpiece"),
         "entity_map": ("", "wordpiece"),

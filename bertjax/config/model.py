@@ -1,4 +1,4 @@
-"""The architecture (what function of its input a network computes), and how a device computes it."""
+"""The architecture of a network, and how a device computes it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Literal
 from bertjax.config.bounds import COUNT, NOT_NEGATIVE, POSITIVE, PROPER_SHARE, SHARE, Bounds, check_bounds
 from bertjax.config.resume import changes_with_notice, may_change
 
-WHOLE_ROWS = 1024  # Longest rows whose scores XLA computes at once; those of 8,192 tokens and 12 heads take 3.2 GB
-SPAN_POSITIONS = 15  # Tokens of a span that SpanBERT's boundary head predicts, the first ones; rows of its table
+WHOLE_ROWS = 1024  # Longest row whose scores XLA computes at once; with 8,192 tokens and 12 heads they take 3.2 GB
+SPAN_POSITIONS = 15  # First tokens of a span that SpanBERT's boundary head predicts; rows of its position table
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class ModelConfig:
     num_hidden_layers: int = 12  # Number of transformer layers
     layer_groups: int = 0  # Number of layer groups that share parameters (ALBERT: 1); 0: every layer has its own
     num_attention_heads: int = 12  # Number of attention heads in a layer; divides hidden_size
-    # Number of heads of keys and values, each read by as many heads of queries (grouped queries, EuroBERT); 0: one for
-    # each attention head
+    # Number of key and value heads, each shared by a group of query heads (grouped queries, EuroBERT); 0: one for each
+    # attention head
     num_key_value_heads: int = 0
     intermediate_size: int = 3072  # Width of the hidden layer in each MLP
     # Activation in the MLPs and heads: gelu is the erf form, gelu_tanh the tanh approximation of google-research/bert
@@ -61,15 +61,15 @@ class ModelConfig:
     # Number of buckets of distances with a learned bias of each head's scores, one table for all layers (MPNet);
     # half of the buckets are for tokens to the right. 0: no biases.
     score_bias_buckets: int = 0
-    score_bias_reach: int = 128  # Distance in tokens from which all share the last bucket (score_bias_buckets)
+    score_bias_reach: int = 128  # Distance in tokens from which on all share the last bucket (score_bias_buckets)
     # Order of LayerNorm and dropout after the embedding tables (BigBird: dropout_norm); none: no norm (NeoBERT)
     embedding_norm: Literal["norm_dropout", "dropout_norm", "none"] = "norm_dropout"
     norm: Literal["layer", "rms"] = "layer"  # Kind of norm: LayerNorm, or RMSNorm, which does not centre (NeoBERT)
     norm_bias: bool = True  # Bias in every norm
     final_norm_bias: bool = True  # Bias in the final norm, where norms have one (ESM C: False)
-    # Norm without a bias over all heads of the queries, and one over those of the keys, before rotation (ESM C)
+    # Norms without bias over all query heads and over all key heads, before rotation (ESM C)
     qk_norm: bool = False
-    # Depth at which the branches of a layer are added as they are; they are divided by sqrt(num_hidden_layers / this)
+    # Depth whose layers add their branches unscaled; in general they are divided by sqrt(num_hidden_layers / this)
     # (ESM C: 36). 0: no division.
     residual_depth: int = 0
     # Place of the norms. post: after each residual sum. pre: before attention and MLP, with a final norm.
@@ -85,14 +85,14 @@ class ModelConfig:
     head_bias: Literal["mlp", "all"] = "mlp"
     # Kind of MLP. glu: the activated half of a matrix of twice the width is multiplied with the other half.
     mlp: Literal["dense", "glu"] = "dense"
-    # Word embeddings as output matrix of the MLM head; False: a matrix of its own, no transform (NeoBERT)
+    # Word embeddings as output matrix of the MLM head; False: a separate matrix, no transform (NeoBERT)
     mlm_tied: bool = True
-    # Dense layer, activation and norm in front of the output matrix of the MLM head. tied: only of a tied one, with
-    # hidden_act. gelu: of any, with GELU (ESM C).
+    # Dense layer, activation and norm in front of the output matrix of the MLM head. tied: only with a tied matrix, and
+    # with hidden_act. gelu: with any matrix, and with GELU (ESM C).
     mlm_transform: Literal["tied", "gelu"] = "tied"
-    mlm_bias: bool = True  # Bias of each entry of the vocabulary in the MLM head
-    # Width between two dense layers without biases, each followed by GELU (tanh), in front of an output matrix of its
-    # own (UltraBERT); 0: no such layers
+    mlm_bias: bool = True  # Bias for each entry of the vocabulary in the MLM head
+    # Width between two dense layers without biases, each followed by GELU (tanh), in front of a separate output matrix
+    # of the MLM head (UltraBERT); 0: no such layers
     mlm_inner_size: int = 0
     # Decoder of the MLM head. enhanced: the last layer runs twice, with absolute positions added to its queries
     # (DeBERTa).
@@ -100,7 +100,7 @@ class ModelConfig:
     conv_kernel: int = 0  # Width in tokens of a convolution added after layer 0 (DeBERTa v2); 0: no convolution
     window: int = 0  # Number of tokens that a token sees on either side; 0: the whole sequence
     global_every: int = 1  # Period of the layers without a window; 0: every layer has the window
-    first_global: int = 0  # Number of the first layer without a window, from 0 (UltraBERT: 2)
+    first_global: int = 0  # Index of the first layer without a window (UltraBERT: 2)
     # Tokens that see, and are seen by, the whole sequence in layers with a window (Longformer). first: the first token
     # of each sequence. marked: tokens that the fine-tuning task names, none in pretraining.
     global_tokens: Literal["none", "first", "marked"] = "none"
@@ -110,9 +110,9 @@ class ModelConfig:
     attention_block: int = 0
     random_blocks: int = 0  # Number of random blocks that each block sees, drawn for each layer and head (BigBird)
     random_blocks_seed: int = 0  # Seed of the random blocks (-1: always block 0, as in transformers)
-    # Layer on the [CLS] vector. tanh: dense and tanh. In task heads only: none, dense and tanh (RoBERTa); gelu
-    # (ELECTRA); relu (DistilBERT); gelu_norm, GELU and norm, also on every token (ModernBERT); cls, no layer at all
-    # (UltraBERT); tanh_of_tasks, dense and tanh in classes of tasks (Nomic-BERT).
+    # Layer on the [CLS] vector. tanh: dense and tanh. The others exist in task heads only. none: dense and tanh
+    # (RoBERTa). gelu (ELECTRA). relu (DistilBERT). gelu_norm: GELU and norm, also on every token (ModernBERT). cls: no
+    # layer at all (UltraBERT). tanh_of_tasks: dense and tanh, for classes of texts (Nomic-BERT).
     pooler: Literal["tanh", "none", "gelu", "relu", "gelu_norm", "cls", "tanh_of_tasks"] = "tanh"
     # Depth of the task heads. deep: one more dense layer for text classes, one more MLP for answers, no pooler for
     # token classes (BigBird).
@@ -140,17 +140,17 @@ class ModelConfig:
 
     @property
     def task_dropout_prob(self) -> float:
-        """The dropout probability of the vectors that task heads read."""
+        """The dropout probability of the vectors that task heads read: its own, or `hidden_dropout_prob`."""
         return self.hidden_dropout_prob if self.classifier_dropout_prob < 0 else self.classifier_dropout_prob
 
     @property
     def key_value_heads(self) -> int:
-        """The number of heads of keys and values."""
+        """The number of key and value heads."""
         return self.num_key_value_heads or self.num_attention_heads
 
     @property
     def heads_have_biases(self) -> bool:
-        """Whether the dense layers of heads have biases; the last one always has."""
+        """Whether the dense layers of heads have biases; the last one always has one."""
         return self.head_bias == "all" or self.mlp_bias != "none"
 
     @property
@@ -216,7 +216,7 @@ def check_model(model: ModelConfig) -> None:
 
 
 def _check_attention(model: ModelConfig) -> None:
-    """Heads, windows, global tokens and blocks."""
+    """Check heads, windows, global tokens and blocks."""
     if model.hidden_size % model.num_attention_heads:
         raise ValueError(
             f"model.hidden_size={model.hidden_size} is not divisible by "
@@ -276,7 +276,7 @@ def _check_attention(model: ModelConfig) -> None:
 
 
 def _check_positions(model: ModelConfig) -> None:
-    """Options of rotated and of relative positions."""
+    """Check the options of rotated and relative positions."""
     positions, head_dim = model.position_embedding, model.hidden_size // model.num_attention_heads
     if positions == "rope" and head_dim % 2:
         raise ValueError(
@@ -297,7 +297,7 @@ def _check_positions(model: ModelConfig) -> None:
     if model.rope_theta_local and not model.window:
         raise ValueError(
             f"model.rope_theta_local={model.rope_theta_local:g} requires model.window; set it, or set "
-            "model.rope_theta, which holds for every layer"
+            "model.rope_theta for all layers"
         )
     buckets = model.relative_buckets
     if positions == "relative":
@@ -331,7 +331,7 @@ def _check_positions(model: ModelConfig) -> None:
 
 
 def _check_layers(model: ModelConfig) -> None:
-    """Sharing, norms and the convolution."""
+    """Check sharing, norms and the convolution."""
     if model.layer_groups > model.num_hidden_layers:
         raise ValueError(
             f"model.layer_groups={model.layer_groups} is above model.num_hidden_layers={model.num_hidden_layers}; "
@@ -376,7 +376,7 @@ def _check_layers(model: ModelConfig) -> None:
 
 
 def _check_heads(model: ModelConfig) -> None:
-    """The decoder, the generator, and the layers that a task head reads."""
+    """Check the decoder, the generator, and the layers that a task head reads."""
     if model.mlm_decoder == "enhanced" and (
         model.norm_place != "post" or model.layer_groups or model.window or model.attention_block
     ):
@@ -423,15 +423,15 @@ class ExecutionConfig:
     dtype: Literal["float32", "bfloat16"] = changes_with_notice(
         "float32", "the steps from here on are computed in another precision"
     )
-    # Activations that the backward pass recomputes to save memory: none, all but matrix products, or all. The least
-    # with training.grad_accum_steps=auto, which recomputes more where a step does not fit otherwise.
+    # Activations that the backward pass recomputes to save memory: none, all but matrix products, or all. With
+    # training.grad_accum_steps=auto a minimum: more is recomputed if a step does not fit otherwise.
     remat: Literal["none", "dots", "full"] = may_change("none")
-    # Gathering of the weights that mesh.fsdp splits: once in a step, or a layer's when it is computed, forward and
-    # backward in every microbatch, which takes less memory and more traffic. The least with
-    # training.grad_accum_steps=auto; layer requires remat dots or full.
+    # Gathering of the weights that mesh.fsdp splits: once per step, or layer by layer, forward and backward in every
+    # microbatch, which takes less memory and more traffic and requires remat dots or full. With
+    # training.grad_accum_steps=auto, step becomes layer if a step does not fit otherwise.
     gather: Literal["step", "layer"] = may_change("step")
     scan_unroll: int = may_change(1)  # Number of layer periods in one iteration of the scan; all is fastest on a CPU
-    logits_chunk: int = changes_with_notice(1024, _OTHER_ORDER)  # Number of predictions whose logits exist at a time
+    logits_chunk: int = changes_with_notice(1024, _OTHER_ORDER)  # Number of predictions whose logits exist at once
     # Attention backend; auto chooses by platform, row length and model
     attention: Literal["auto", "xla", "cudnn", "mosaic"] = changes_with_notice("auto", _OTHER_ORDER)
 

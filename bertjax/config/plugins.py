@@ -1,7 +1,7 @@
 """Plug-ins: files and modules outside of bertjax that add members to its registries.
 
-A run records its plug-ins as NAME@sha256:DIGEST and keeps a copy of each file. A run never brings code of its own: its
-copy is imported only if the user named a file of the same content on this machine before (`trusted_list`).
+A run records its plug-ins as NAME@sha256:DIGEST and keeps a copy of each file. Opening a run never executes foreign
+code: the copy is imported only if the user named a file of the same content on this machine before (`trusted_list`).
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def use_plugins(names: Sequence[str]) -> tuple[str, ...]:
     """Import plug-ins that the user names, and trust their content; returns them with their digests, for a config.
 
     Each is a file (`my_file.py`) or a module (`my_package.module`); either may be followed by `@sha256:DIGEST`, which
-    it must then have. A file is self-contained: its folder is not searched for modules. Raises ValueError for what is
-    missing, has another digest or is called like another plug-in, and for an exception in its code, with its line.
+    must then match. A file is self-contained: its folder is not searched for modules. Raises ValueError if a plug-in is
+    missing, has another digest or a name that is taken, and for an exception in its code, with the line.
     """
-    return tuple(dict.fromkeys(str(_use(written)) for written in names))
+    return tuple(dict.fromkeys(str(_use(name)) for name in names))
 
 
-def _use(written: str) -> Plugin:
-    place, _, digest = written.partition(MARK)
+def _use(name_with_digest: str) -> Plugin:
+    place, _, digest = name_with_digest.partition(MARK)
     is_file = place.endswith(".py") or "/" in place
     name = Path(place).name if is_file else place
     previous = registry.loaded_plugins.get(name)
@@ -60,7 +60,7 @@ def _use(written: str) -> Plugin:
 
 
 def file_plugin(path: Path) -> Plugin:
-    """A file as a plug-in that is not imported yet. Raises ValueError if it cannot be read."""
+    """Read a file as a plug-in, without importing it. Raises ValueError if it cannot be read."""
     try:
         source = path.read_bytes()
     except OSError as error:
@@ -68,26 +68,26 @@ def file_plugin(path: Path) -> Plugin:
     return Plugin(path.name, hashlib.sha256(source).hexdigest(), source)
 
 
-def as_active(recorded: Sequence[str]) -> tuple[str, ...]:
-    """Plug-ins that a run records, which were opened, with the digests of what this process uses."""
-    return tuple(str(registry.loaded_plugins[written.partition(MARK)[0]]) for written in recorded)
+def as_active(entries: Sequence[str]) -> tuple[str, ...]:
+    """The opened plug-ins of a run's record, with the digests of the code that this process uses."""
+    return tuple(str(registry.loaded_plugins[entry.partition(MARK)[0]]) for entry in entries)
 
 
-def with_entry_points(recorded: Sequence[str]) -> tuple[str, ...]:
-    """Add the modules of entry points whose members this process uses, with their digests, to those of a config."""
-    modules = registry.used_points.keys() - {written.partition(MARK)[0] for written in recorded}
-    return (*recorded, *(str(Plugin(name, _digest_of_module(name))) for name in sorted(modules)))
+def with_entry_points(entries: Sequence[str]) -> tuple[str, ...]:
+    """Add the entry-point modules that this process uses, with their digests, to the plug-ins of a config."""
+    modules = registry.used_points.keys() - {entry.partition(MARK)[0] for entry in entries}
+    return (*entries, *(str(Plugin(name, _digest_of_module(name))) for name in sorted(modules)))
 
 
-def open_plugins(recorded: Sequence[str], run: str, read: Callable[[str], bytes]) -> None:
-    """Import the plug-ins that a run records, unless the user named others of the same names; these are then used.
+def open_plugins(entries: Sequence[str], run: str, read: Callable[[str], bytes]) -> None:
+    """Import the plug-ins that a run records; a plug-in of the same name that the user named takes precedence.
 
-    `run` names it in messages; `read` returns the content of a file in its directory. Raises ValueError for a plug-in
-    that the user has not named on this machine, and for a copy that is missing or damaged. A plug-in that has changed
-    since gives a warning.
+    `run` is for messages; `read` returns the content of a file in the run's directory. Raises ValueError for a plug-in
+    that the user has not named on this machine, and for a copy that is missing or damaged. Warns of a plug-in that has
+    changed since.
     """
-    for written in recorded:
-        name, _, digest = written.partition(MARK)
+    for entry in entries:
+        name, _, digest = entry.partition(MARK)
         active = registry.loaded_plugins.get(name)
         if active is None or not (active.named or active.digest == digest):
             active = _open(name, digest, run, read)
@@ -105,10 +105,10 @@ def _open(name: str, digest: str, run: str, read: Callable[[str], bytes]) -> Plu
         return _import(Plugin(name, _digest_of_module(name), named=True), name)
     names_by_digest = trusted()
     if not (names_by_digest.get(digest) == name if is_file else name in names_by_digest.values()) or not digest:
-        advice = f"read {run}/{copy}, and name it, if you trust it" if is_file else "name it, if you trust it"
+        advice = f"read {run}/{copy} and, if you trust it, name it" if is_file else "if you trust it, name it"
         raise ValueError(
             f"{run} needs the plug-in {name} ({digest[:_SHOWN]}...), which was not named on this machine before, and a "
-            f"run must not bring code of its own; {advice}: --plugin {f'{run}/{copy}' if is_file else name}"
+            f"run's code is not executed unseen; {advice}: --plugin {f'{run}/{copy}' if is_file else name}"
         )
     if not is_file:
         return _import(Plugin(name, _digest_of_module(name)), name)
@@ -122,10 +122,10 @@ def _open(name: str, digest: str, run: str, read: Callable[[str], bytes]) -> Plu
 
 
 def _import(plugin: Plugin, place: str) -> Plugin:
-    """Run a plug-in's code, and put it in the place of an earlier one of its name."""
+    """Run a plug-in's code; it replaces an earlier plug-in of its name."""
     with collected(plugin), errors_located("plug-in", Path(place)):
         if plugin.source is None:
-            importlib.import_module(plugin.name)  # if the program did that before, its members are the program's
+            importlib.import_module(plugin.name)  # if it was imported before, its members belong to PROGRAM
         else:
             module = ModuleType(f"bertjax_plugin_{Path(plugin.name).stem}")
             module.__file__ = place
@@ -136,7 +136,7 @@ def _import(plugin: Plugin, place: str) -> Plugin:
 
 @contextmanager
 def collected(plugin: Plugin) -> Iterator[None]:
-    """Add what is registered within to a plug-in, and make it one of this process if that is anything."""
+    """Add the members registered within to a plug-in, and load the plug-in if it has any."""
     registry.importing.append(plugin)
     try:
         yield
@@ -151,7 +151,7 @@ def collected(plugin: Plugin) -> Iterator[None]:
 
 
 def files() -> dict[str, tuple[str, bytes]]:
-    """The plug-in files of this process by name: (with the digest, as a config records it; the content)."""
+    """The plug-in files of this process: name -> (name with digest, as a config records it; content)."""
     return {
         plugin.name: (str(plugin), plugin.source)
         for plugin in registry.loaded_plugins.values()
@@ -182,14 +182,14 @@ def _digest_of_module(name: str) -> str:
     except (ModuleNotFoundError, ValueError):
         spec = None
     if spec is None or spec.origin is None:
-        raise ValueError(f"plug-in {name}: no such module is installed, and a file is written with its .py; install it")
+        raise ValueError(f"plug-in {name}: no such module is installed; install it, or name a file, which ends in .py")
     origin = Path(spec.origin)
     paths = sorted(origin.parent.rglob("*.py")) if origin.name == "__init__.py" else [origin]
     return hashlib.sha256(b"".join(hashlib.sha256(path.read_bytes()).digest() for path in paths)).hexdigest()
 
 
 def trusted_list() -> Path:
-    """The file that lists the plug-ins which the user of this machine named: a digest and a name on each line."""
+    """The file that lists the plug-ins the user named on this machine: a digest and a name on each line."""
     state = os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser()
     return Path(state) / "bertjax" / "plugins"
 
@@ -204,7 +204,7 @@ def trusted() -> dict[str, str]:
 
 
 def trust(plugin: Plugin) -> None:
-    """Note that the user named a plug-in, so that runs which record it may import it on this machine."""
+    """Record that the user named a plug-in, so that runs that record it may import it on this machine."""
     plugin.named = True
     if trusted().get(plugin.digest) == plugin.name:
         return
@@ -218,7 +218,7 @@ def trust(plugin: Plugin) -> None:
 
 @contextmanager
 def errors_located(what: str, path: Path, passing: type[Exception] | tuple[()] = ()) -> Iterator[None]:
-    """Raise a ValueError with file and line for an exception in the code of a user's file, unless it is `passing`."""
+    """Turn an exception in the code of a user's file into a ValueError with file and line, unless it is `passing`."""
     try:
         yield
     except passing:

@@ -1,7 +1,7 @@
-"""Recipes: Python files with `config() -> Config`, and the command line's overrides, which win over them.
+"""Recipes: Python files with `config() -> Config`, and command-line overrides, which win over them.
 
-Those of the package lie in `bertjax/recipes`, in the repository a link to configs/, and are called by their names. A
-user's own is called by its path.
+The package's recipes are in `bertjax/recipes`, in the repository a link to configs/, and are loaded by name. A user's
+own recipe is loaded by its path.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class UnknownVariantError(ValueError):
 
 
 def get_variant(variants: Mapping[str, T], name: str) -> T:
-    """Return a recipe's variant by name. Raises UnknownVariantError for an unknown name, with the list."""
+    """Return a recipe's variant by name. Raises UnknownVariantError, with the known names, for an unknown one."""
     if name not in variants:
         raise UnknownVariantError(name, list(variants))
     return variants[name]
@@ -51,42 +51,38 @@ def get_variant(variants: Mapping[str, T], name: str) -> T:
 
 @functools.cache
 def recipes() -> Registry[Path | ModuleType]:
-    """Recipes by name: the first one to try, the other files of the package, then plug-ins."""
+    """Recipes by name: quickstart, the other files of the package, then plug-ins."""
     names = sorted((path.stem for path in RECIPES.glob("*.py")), key=lambda name: (name != "quickstart", name))
     return Registry("recipes", {name: RECIPES / f"{name}.py" for name in names})
 
 
 def recipe_names() -> tuple[str, ...]:
-    """The names of the recipes at hand: of the package and of plug-ins that were named."""
+    """The names of the recipes of the package and of named plug-ins."""
     return recipes().at_hand()
 
 
 def recipe_file(recipe: str | Path) -> tuple[Path, str | None]:
-    """The file of a recipe, and the variant that the words name, if any.
+    """Return (the file of a recipe, the variant after the colon or None).
 
     `quickstart` and `roberta:large` are recipes of the package, `./my.py` and `my.py:small` files; nothing is both.
-    Names of the package are found without regard to case, `-` and `_`: `ModernBERT` is modernbert.
-    Raises ValueError for a name that the package does not have, and for a file that is not there.
+    Case, `-` and `_` do not matter in names of the package: `ModernBERT` is modernbert. Raises ValueError for an
+    unknown name and for a missing file.
     """
-    words = str(recipe)
-    if not _is_path(words):
-        name, colon, variant = words.partition(":")
+    text = str(recipe)
+    if not ("/" in text or text.startswith(".") or text.endswith(".py") or ".py:" in text):
+        name, colon, variant = text.partition(":")
         full_names = {_folded(full): full for full in recipe_names()}
         name = full_names.get(_folded(name), name)
         if name not in recipes():
-            raise ValueError(f"recipe {words!r} is unknown; {_nearest_name(name)}")
+            raise ValueError(f"recipe {text!r} is unknown; {_nearest_name(name)}")
         member = recipes()[name]
         path = member if isinstance(member, Path) else Path(member.__file__ or name)
         return path, variant if colon else None
-    file, colon, variant = words.partition(".py:")
+    file, colon, variant = text.partition(".py:")
     path = Path(f"{file}.py" if colon else file)
     if not path.is_file():
         raise ValueError(f"recipe {path}: {_why_no_file(path)}")
     return path, variant if colon else None
-
-
-def _is_path(words: str) -> bool:
-    return "/" in words or words.startswith(".") or words.endswith(".py") or ".py:" in words
 
 
 def names_recipe(word: str) -> bool:
@@ -104,7 +100,7 @@ def _nearest_name(name: str) -> str:
 
 
 def _near_names(name: str) -> list[str]:
-    """The recipes of a family, where the name is their first word, as in bert_base; else the most similar name."""
+    """All recipes of a family if the name is their first word, as in bert_base; else the most similar name."""
     family = [full for full in recipe_names() if full.partition("_")[0] == name.lower()]
     full_names = {_folded(full): full for full in recipe_names()}
     return family or [full_names[match] for match in difflib.get_close_matches(_folded(name), full_names, 1)]
@@ -127,10 +123,10 @@ def _why_no_file(path: Path) -> str:
 
 
 def load_recipe(recipe: str | Path) -> Config:
-    """Return the `Config` that a recipe makes: a name of the package's or a file, either with `:VARIANT`.
+    """Return the `Config` of a recipe: a name from the package or a file, either with `:VARIANT`.
 
-    Raises ValueError if there is none of that name, if the file has no `config`, if its code raises an exception (named
-    with file and line), if `config()` returns something else, and for a value of the wrong type.
+    Raises ValueError if the recipe is unknown, if the file has no `config`, if its code raises an exception (named with
+    file and line), if `config()` returns something else, and for a value of the wrong type.
     """
     path, variant = recipe_file(recipe)
     plugin = file_plugin(path)
@@ -143,14 +139,14 @@ def load_recipe(recipe: str | Path) -> Config:
     if not isinstance(config, Config):
         raise ValueError(f"recipe {path}: config() returned {type(config).__name__}, not bertjax.config.Config")
     check_types(config, f"recipe {path}: ")
-    if plugin.members:  # the recipe is a plug-in too, which whatever opens the run needs
+    if plugin.members:  # the recipe is a plug-in too, without which the run cannot be opened
         trust(plugin)
         config = replace(config, plugins=(*config.plugins, str(plugin)))
     return config
 
 
 def variant_names(recipe: str | Path) -> tuple[str, ...]:
-    """The names of a recipe's variants, the default first; none if it makes one config only."""
+    """The names of a recipe's variants, the default first; empty if it makes only one config."""
     path = recipe_file(recipe)[0]
     with collected(file_plugin(path)):
         make = _config_function(path)
@@ -166,7 +162,7 @@ def variant_names(recipe: str | Path) -> tuple[str, ...]:
 
 def _config_function(path: Path) -> Callable[..., Any]:
     """Run a recipe file and return its function `config`."""
-    # A recipe may build on one in its folder.
+    # A recipe may import others from its folder.
     sys.path.insert(0, str(path.parent))
     before = set(sys.modules)
     try:
@@ -184,7 +180,7 @@ def _config_function(path: Path) -> Callable[..., Any]:
 
 @contextmanager
 def _errors_located(recipe: Path) -> Iterator[None]:
-    """Raise a ValueError with file and line for an exception in a recipe's code."""
+    """Turn an exception in a recipe's code into a ValueError with file and line."""
     try:
         with errors_located("recipe", recipe, UnknownVariantError):
             yield
@@ -233,7 +229,7 @@ def override(config: C, arguments: Sequence[str], prog: str) -> C:
 
 
 def _refuse_short_keys(config: Config, arguments: Sequence[str], prog: str) -> None:
-    """End the program with exit code 2 for a key without its section, as in `--steps 100`, naming the whole key."""
+    """End the program with exit code 2 for a key without its section, as in `--steps 100`, and name the whole key."""
     keys = ["help", *flatten(to_dict(config))]
     for word in arguments:
         name = word[2:].partition("=")[0].replace("-", "_")

@@ -17,7 +17,7 @@ from bertjax.config.suggestions import suggestion
 
 T = TypeVar("T")
 
-# Registry -> what names its members. The entry points of a group are called `bertjax.GROUP`.
+# Registry -> the setting that names its members. The entry points of a group are called `bertjax.GROUP`.
 GROUPS = {
     "families": "model.family",
     "objectives": "training.objectives, its half in JAX",
@@ -45,17 +45,17 @@ MARK = "@sha256:"  # between the name and the digest of a plug-in
 class Plugin:
     """A file or a module that was imported, and the members that it registered."""
 
-    name: str  # of the file, or of the module
+    name: str  # name of the file or the module
     digest: str  # SHA-256 of its source
-    source: bytes | None = None  # of a file
-    named: bool = False  # by the user of this process, rather than by a run that it opened
+    source: bytes | None = None  # content of a file; None for a module
+    named: bool = False  # named by the user of this process, not only by a run that it opened
     members: dict[tuple[str, str], Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{self.name}{MARK}{self.digest}"
 
 
-PROGRAM = Plugin("this program", "", named=True)  # what is registered outside of plug-ins
+PROGRAM = Plugin("this program", "", named=True)  # holds the members registered outside of plug-ins
 loaded_plugins: dict[str, Plugin] = {PROGRAM.name: PROGRAM}
 importing: list[Plugin] = []
 used_points: dict[str, None] = {}  # modules of entry points, whose members this process has looked up by name
@@ -66,7 +66,7 @@ def register(group: str, name: str, member: Any) -> None:
     """Add a member to a registry: `bertjax.register("objectives", "length", Objective(...))`.
 
     Called by a plug-in while it is imported. Raises ValueError for an unknown group, and for a name that the package
-    or another plug-in has.
+    has too; a name that another plug-in has is refused after the import.
     """
     if group not in GROUPS:
         hint = suggestion(group, GROUPS)
@@ -78,7 +78,7 @@ def register(group: str, name: str, member: Any) -> None:
 
 
 def name_taken(owner: Plugin, group: str, name: str, by: str) -> ValueError:
-    """The error for a name that `by` has registered before `owner`."""
+    """Make the error for a name of `owner` that `by` has registered already."""
     return ValueError(f"{owner.name} registers {name!r} in {group!r}, which {by} has too; choose another name")
 
 
@@ -90,14 +90,14 @@ class Registry(MutableMapping[str, T]):
 
     def __init__(self, group: str, members: Mapping[str, T], kind: type | None = None) -> None:
         assert group in GROUPS, group
-        self.own = dict(members)  # of the package
+        self.own = dict(members)  # from the package
         self._group, self._kind = group, kind
-        self._loaded: dict[str, T] = {}  # of entry points
+        self._loaded: dict[str, T] = {}  # from entry points
         self._left_out: set[str] = set()  # entry points that cannot be used
         _registries[group] = self
         for plugin in loaded_plugins.values():
-            for of, name in plugin.members:
-                if of == group and name in self.own:
+            for plugin_group, name in plugin.members:
+                if plugin_group == group and name in self.own:
                     raise name_taken(plugin, group, name, "the package")
 
     def __getitem__(self, name: str) -> T:
@@ -111,7 +111,7 @@ class Registry(MutableMapping[str, T]):
         return member
 
     def __setitem__(self, name: str, member: T) -> None:
-        """Register a member: of the plug-in that is being imported, if there is one."""
+        """Register a member of the plug-in that is being imported; of the package if there is none."""
         if importing:
             register(self._group, name, member)
         else:
@@ -127,7 +127,7 @@ class Registry(MutableMapping[str, T]):
             try:
                 if not reason:
                     self._load(name)
-            except ValueError as error:  # of a package that this command may not need
+            except ValueError as error:  # only a warning: this command may not need that package
                 reason = str(error)
             if not reason:
                 yield name
@@ -139,18 +139,18 @@ class Registry(MutableMapping[str, T]):
         return sum(1 for _ in self)
 
     def values(self) -> ValuesView[T]:
-        """The members; none counts as looked up by its name."""
+        """The members, without recording entry points as used."""
         return dict(self.items()).values()
 
     def items(self) -> ItemsView[str, T]:
-        """The names and members; none counts as looked up by its name."""
+        """The names and members, without recording entry points as used."""
         at_hand = self.at_hand()
         return {name: self[name] if name in at_hand else self._load(name) for name in self}.items()
 
     def at_hand(self) -> tuple[str, ...]:
-        """The names that the package and plug-ins define; entry points are not scanned."""
-        added = (name for plugin in loaded_plugins.values() for group, name in plugin.members if group == self._group)
-        return (*self.own, *added)
+        """The names in the package and in plug-ins; entry points are not scanned."""
+        plugin_members = (key for plugin in loaded_plugins.values() for key in plugin.members)
+        return (*self.own, *(name for group, name in plugin_members if group == self._group))
 
     def _load(self, name: str) -> T:
         if name in self._loaded:
@@ -179,7 +179,7 @@ class Registry(MutableMapping[str, T]):
 
 @functools.cache
 def _entry_points(group: str) -> dict[str, Any]:
-    """Name -> entry point, of every installed package."""
+    """Name -> entry point, from every installed package."""
     from importlib.metadata import entry_points
 
     return {point.name: point for point in entry_points(group=f"bertjax.{group}")}

@@ -1,7 +1,7 @@
-"""Change the length of a run, with everything that is a share of it.
+"""Change the length of a run together with everything that scales with it.
 
-A recipe's warm-up, decay, stages and periods are shares of its run. Whoever changes the length alone wants the same
-shape of run: the same shares of warm-up and decay, stages at the same points, a curve with as many points.
+A recipe's warm-up, decay, stages and periods are shares of its run. If only the length changes, the shape of the run
+stays: the same shares of warm-up and decay, stages at the same points, a curve with as many points.
 """
 
 from __future__ import annotations
@@ -14,20 +14,19 @@ from bertjax.config.run import Config, OptimizerConfig, StageConfig
 
 P = TypeVar("P", OptimizerConfig, StageConfig)
 
-_LOG_LINES = 100  # of a shorter run, about, at most
+_LOG_LINES = 100  # about the most log lines of a shortened run
 
 
 def rescale(config: Config, steps: int, user_keys: Collection[str] = ()) -> Config:
-    """The config with `training.steps=steps`, and with what follows from the number of steps in proportion to it.
+    """Set `training.steps`, and scale everything that depends on the number of steps.
 
-    Warm-up, decay and stages keep their shares of the run. Periods become shorter with a shorter run, and never longer:
-    a longer run loses no more when it is interrupted and reports as often. An evaluation costs the same in a run of any
-    length, so evaluations and saves come no closer to each other than the steps that train on as many rows as one
-    evaluation reads.
+    Warm-up, decay and stages keep their shares of the run. Periods become shorter with a shorter run, but not longer
+    with a longer one, which reports as often and loses no more when it is interrupted. An evaluation costs the same in
+    a run of any length, so evaluations and saves are never closer together than the steps that train on as many rows as
+    one evaluation reads.
 
-    `user_keys` are dotted keys that the user set (`optimizer.warmup_steps`, `stages.0.start`, or `stages` for all of
-    them): their values stay.
-    Raises ValueError if there are fewer steps than stages.
+    The values of `user_keys`, dotted keys that the user set (`optimizer.warmup_steps`, `stages.0.start`, or `stages`
+    for all of them), stay. Raises ValueError if there are fewer steps than stages.
     """
     if steps <= len(config.stages):
         raise ValueError(
@@ -48,19 +47,19 @@ def rescale(config: Config, steps: int, user_keys: Collection[str] = ()) -> Conf
 
 
 def with_lengths(config: Config, begun: Config, user_keys: Collection[str] = ()) -> Config:
-    """The config with the warm-ups, decays and starts of stages that a run began with, but for those in `user_keys`.
+    """Restore the warm-ups, decays and stage starts that a run began with, except for `user_keys`.
 
-    Stages stay as they are if the run has another number of them.
+    Stages stay as they are if the run began with another number of them.
     """
 
-    def kept(part: str, now: P, was: P, names: Sequence[str]) -> P:
+    def restore(part: str, now: P, was: P, names: Sequence[str]) -> P:
         return replace(now, **{name: getattr(was, name) for name in names if f"{part}.{name}" not in user_keys})
 
     stages, lengths = config.stages, ("warmup_steps", "decay_steps")
     if len(stages) == len(begun.stages):
         pairs = enumerate(zip(stages, begun.stages, strict=True))
-        stages = tuple(kept(f"stages.{number}", now, was, ("start", *lengths)) for number, (now, was) in pairs)
-    return replace(config, optimizer=kept("optimizer", config.optimizer, begun.optimizer, lengths), stages=stages)
+        stages = tuple(restore(f"stages.{number}", now, was, ("start", *lengths)) for number, (now, was) in pairs)
+    return replace(config, optimizer=restore("optimizer", config.optimizer, begun.optimizer, lengths), stages=stages)
 
 
 def keys_given(overrides: Sequence[str]) -> frozenset[str]:
@@ -79,19 +78,19 @@ def _scaled_periods(config: Config, steps: int, share: float, user_keys: Collect
     }
     scaled = _without_keys(scaled, "training", user_keys)
     if training.keep_every and "training.keep_every" not in user_keys:
-        # Both ways, for these stay on the disk for good; a multiple of the period, or none would ever be kept.
+        # Scaled both ways, because these checkpoints are never deleted; must be a multiple of the period to have any.
         period = scaled.get("checkpoint_every", training.checkpoint_every)
         scaled["keep_every"] = nearest_multiple(round(training.keep_every * share), period)
     return scaled
 
 
 def nearest_multiple(value: int, period: int) -> int:
-    """The multiple of a period, at least the period itself, that is nearest to a value."""
+    """The multiple of a period that is nearest to a value; at least the period itself."""
     return period * max(round(value / period), 1)
 
 
 def _scaled_stages(config: Config, steps: int, share: float, user_keys: Collection[str]) -> tuple[StageConfig, ...]:
-    """The stages at their shares of the run, each of one step at least."""
+    """Scale the stages to keep their shares of the run; each has at least one step."""
     if "stages" in user_keys:
         return config.stages
     stages: list[StageConfig] = []
@@ -112,7 +111,7 @@ def _scaled_stages(config: Config, steps: int, share: float, user_keys: Collecti
 
 
 def _scaled_lengths(schedule: OptimizerConfig | StageConfig, share: float, length: int) -> dict[str, int]:
-    """Warm-up and decay of a schedule that becomes so long; together they fit into it."""
+    """Scale warm-up and decay so that both fit into a schedule of `length` steps."""
     warmup = _length(schedule.warmup_steps or 0, share, length - 1)
     decay = _length(schedule.decay_steps or 0, share, length - warmup)
     scaled = {"warmup_steps": warmup, "decay_steps": decay}
@@ -124,7 +123,7 @@ def _without_keys(scaled: dict[str, int], part: str, user_keys: Collection[str])
 
 
 def _length(value: int, share: float, most: int) -> int:
-    """A stretch of a schedule: at least one step if there was any, and never more than `most`."""
+    """Scale a number of steps: at least 1 unless it was 0, and at most `most`."""
     return min(max(round(value * share), min(value, 1)), most)
 
 

@@ -17,7 +17,7 @@ class Rule:
     """The effect of a changed value on a run that continues from its checkpoint."""
 
     allowed: bool
-    notice: str = ""  # the effect of the change, for the user; empty: there is none
+    notice: str = ""  # the effect of the change, for the user; empty: none
 
 
 IDENTITY = Rule(allowed=False)
@@ -40,7 +40,7 @@ def _field(rule: Rule, default: Any, factory: Any) -> Any:
 
 
 def resume_rules(config: type, prefix: str = "") -> dict[str, Rule]:
-    """Dotted key -> rule, for every field of a config class; nested configs' fields under their dotted keys."""
+    """Map the dotted key of every field of a config class, nested ones included, to its rule."""
     rules: dict[str, Rule] = {}
     for entry in dataclasses.fields(config):
         if isinstance(entry.default_factory, type) and dataclasses.is_dataclass(entry.default_factory):

@@ -16,23 +16,23 @@ from bertjax.config.resume import changes_with_notice, may_change
 from bertjax.config.skips import parse_skips
 
 _OTHER_END = "the learning-rate schedule now ends at another step"
-_OTHER_ROWS = "evaluations before and after are over different rows"
+_OTHER_ROWS = "evaluations before and after use different rows"
 _ONLY_AT_STEP_0 = "has no effect on a run that continues from its own checkpoint"
 
 
 @dataclass(frozen=True)
 class MeshConfig:
-    """How many devices lie along each mesh axis; -1 takes what the others leave."""
+    """The number of devices along each mesh axis; -1 takes all that the others leave."""
 
     data: int = may_change(-1)  # Number of devices along the data axis (copies of the model); -1: all that are left
     # Number of devices along the fsdp axis (weights are sharded); -1: all that are left; 0: 1, or up to 8 where all
     # devices are TPUs and no other size is given
     fsdp: int = may_change(0)
-    # Number of devices along the tensor axis (layers are split); -1: all that are left. On TPUs, with no other size
-    # given, 1 is as many as share a row where the rows of a step are too few for all
+    # Number of devices along the tensor axis (layers are split); -1: all that are left. On TPUs, if no size is set and
+    # a step has too few rows for all devices, as many devices as necessary share a row
     tensor: int = may_change(1)
-    # Number of devices along the length axis (the tokens of a row are split); -1: all that are left. On TPUs, with no
-    # other size given, 1 is as many as share a row where tensor cannot
+    # Number of devices along the length axis (the tokens of a row are split); -1: all that are left. On TPUs, if no
+    # size is set, it replaces tensor where the model's sizes do not allow that
     length: int = may_change(1)
     dcn_data: int = may_change(-1)  # Number of slices along the data axis; -1: all that dcn_fsdp leaves
     dcn_fsdp: int = may_change(1)  # Number of slices along the fsdp axis; dcn_data x dcn_fsdp is all slices
@@ -40,13 +40,13 @@ class MeshConfig:
 
 @dataclass(frozen=True)
 class HostsConfig:
-    """How the processes of a run find each other, and how many there must be."""
+    """How the processes of a run find each other, and how many must join."""
 
-    # Kind of cluster; one: a single process, address: hosts.coordinator
+    # Kind of cluster; one: a single process, address: as given by hosts.coordinator
     cluster: Literal["auto", "one", "tpu", "slurm", "kubernetes", "address"] = may_change("auto")
     coordinator: str = may_change("")  # Address HOST:PORT of process 0, for hosts.cluster=address
     processes: int = may_change(0)  # Number of processes that must join; 0: as many as the cluster has
-    process: int = may_change(-1)  # Number of this process, from 0; -1: from the cluster
+    process: int = may_change(-1)  # Index of this process; -1: from the cluster
     devices: int = may_change(0)  # Number of devices that all processes must have together; 0: any number
     join_seconds: int = may_change(300)  # Time limit for all processes to join, in seconds
     heartbeat_seconds: int = may_change(20)  # Silence in seconds after which a process counts as lost
@@ -73,8 +73,8 @@ class OptimizerConfig:
     weight_decay: float = 0.01  # Weight decay, times the learning rate at every step
     decay_all: bool = False  # Weight decay for biases and norms too (fairseq); BERT leaves them out
     clip_norm: float = 1.0  # Largest norm of the gradient over all parameters; 0: no clipping
-    # Decay rate of an exponential moving average of the parameters, kept beside them, which `bertjax run average RUN
-    # --moving` writes as a run. 0: none.
+    # Decay rate of an exponential moving average of the parameters, which `bertjax run average RUN --moving` writes as
+    # a run. 0: none.
     average_decay: float = 0.0
 
 
@@ -95,7 +95,7 @@ OPTIMIZER_BOUNDS = {
 
 
 def check_optimizer(optimizer: OptimizerConfig) -> None:
-    """Raise ValueError for a value outside its bounds, or for an option of another schedule."""
+    """Raise ValueError for a value outside its bounds, or for options that another schedule needs."""
     check_bounds(optimizer, "optimizer", OPTIMIZER_BOUNDS)
     for name, default in (("decay_shape", "linear"), ("decay_steps", 0)):
         value = getattr(optimizer, name)
@@ -108,14 +108,14 @@ def check_optimizer(optimizer: OptimizerConfig) -> None:
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """The loop: how long, how much per step, and how often it logs, evaluates and saves (periods in steps)."""
+    """The loop: its length, the size of a step, and how often it logs, evaluates and saves (periods in steps)."""
 
     steps: int = changes_with_notice(1_000_000, _OTHER_END)  # Number of update steps of the whole run
     # Time limit for the whole run (90s, 10m, 2h, 1d), which sets the number of steps; empty: training.steps
     budget: str = may_change("")
     global_batch_size: int = 256  # Number of rows in a step, over all devices
     # Number of microbatches in a step, computed one after the other to save memory. auto: the fewest that fit the
-    # devices, with as much of execution.remat and gather as that needs; a run keeps what was decided when it began.
+    # devices, with more of execution.remat and gather if necessary; decided once, when the run begins.
     grad_accum_steps: int | Literal["auto"] = changes_with_notice(
         "auto", "sums are taken in another order, so the last bits may differ"
     )
@@ -127,29 +127,28 @@ class TrainingConfig:
     eval_rows: int = changes_with_notice(8_192, _OTHER_ROWS)  # Number of held-out rows in an evaluation
     checkpoint_every: int = may_change(5_000)  # Number of steps between checkpoints
     keep_last: int = may_change(2)  # Number of newest checkpoints to keep
-    keep_every: int = may_change(0)  # Multiple of steps whose checkpoints are kept for good; 0: none
+    keep_every: int = may_change(0)  # Multiple of steps whose checkpoints are never deleted; 0: none
     max_skipped_updates: int = may_change(20)  # Number of non-finite updates in a row that stop the run
-    verify_every: int = may_change(0)  # Number of steps between two that are computed twice, to compare bits; 0: never
+    verify_every: int = may_change(0)  # Period of steps that are computed twice to compare their bits; 0: never
     digest_every: int = may_change(0)  # Number of steps between comparisons of the replicas' bits; 0: never
     # Skipped batches as STEP+COUNT: from step STEP on, counted from 0, COUNT batches are left out
-    skips: tuple[str, ...] = changes_with_notice((), "the batches from the changed step on are others")
+    skips: tuple[str, ...] = changes_with_notice((), "the batches differ from the changed step on")
     # Height of a loss spike in robust deviations above the loss before it; the run then goes back to the checkpoint
     # before the spike and skips its batches, which it records in training.skips. 0: never.
-    spike_deviations: float = changes_with_notice(0.0, "spikes from here on are answered otherwise")
+    spike_deviations: float = changes_with_notice(0.0, "loss spikes from here on are handled differently")
 
     @property
     def microbatches(self) -> int:
         """The number of microbatches in a step. Raises ValueError while it is `auto` (see training/memory_fit.py)."""
         if self.grad_accum_steps == "auto":
             raise ValueError(
-                "training.grad_accum_steps='auto' is decided when a run or a plan begins, and nothing has decided it "
-                "here; give a number"
+                "training.grad_accum_steps='auto' is decided when a run or a plan begins, but not here; give a number"
             )
         return self.grad_accum_steps
 
     @property
     def rows_at_a_time(self) -> int:
-        """The rows of a microbatch, over all devices. Raises ValueError as `microbatches` does."""
+        """The number of rows in a microbatch, over all devices. Raises ValueError as `microbatches` does."""
         return self.global_batch_size // self.microbatches
 
 
@@ -184,7 +183,7 @@ def check_training(training: TrainingConfig) -> None:
     if training.spike_deviations and training.budget:
         raise ValueError(
             f"training.spike_deviations={training.spike_deviations:g} excludes training.budget={training.budget!r}, "
-            "which has no time for repeated steps; give training.steps instead, or leave it 0"
+            "which leaves no time for repeated steps; give training.steps instead, or leave it 0"
         )
 
 
@@ -192,7 +191,7 @@ def check_training(training: TrainingConfig) -> None:
 class DistillationConfig:
     """The frozen network that a run learns from, if one of its objectives needs one."""
 
-    # Teacher: RUN, hf:DIR, hf:NAME or tf1:DIR; a run resumes only with the weights that it began with
+    # Teacher: RUN, hf:DIR, hf:NAME or tf1:DIR; a run resumes only with the same weights
     teacher: str = may_change("")
     temperature: float = 2.0  # Temperature at which the probabilities of both networks are compared
 
@@ -204,8 +203,8 @@ class ProbeConfig:
     pairs: tuple[str, ...] = may_change(())  # Files or folders of minimal pairs in the format of BLiMP
     attention: bool = may_change(False)  # Measurement of six attention patterns in held-out text
     tags: str = may_change("")  # File of tagged words, to fit a linear classifier on every layer
-    sample: int = may_change(200)  # Largest number of pairs and sentences; of tagged ones a fifth
-    share: float = may_change(0.03)  # Share of the run's time for probes; other evaluations go without them
+    sample: int = may_change(200)  # Largest number of pairs and sentences; a fifth of it for tagged sentences
+    share: float = may_change(0.03)  # Share of the run's time for probes; evaluations beyond it skip them
 
     @property
     def time_share(self) -> float:
@@ -253,11 +252,12 @@ class StageConfig:
     rope_theta: float | None = None
 
     def changed_data(self, data: DataConfig) -> DataConfig:
-        """The data of this stage, given that of the stage before it."""
-        both = {field.name for field in dataclasses.fields(self)} & {
+        """The data of this stage, given the data of the stage before it."""
+        shared = {field.name for field in dataclasses.fields(self)} & {
             field.name for field in dataclasses.fields(DataConfig)
         }
-        return dataclasses.replace(data, **{name: value for name in both if (value := getattr(self, name)) is not None})
+        changes = {name: value for name in shared if (value := getattr(self, name)) is not None}
+        return dataclasses.replace(data, **changes)
 
 
 @dataclass(frozen=True)
@@ -278,8 +278,8 @@ class Config:
     plugins: tuple[str, ...] = changes_with_notice((), "their code may compute something else")
     profile: str = may_change("")  # Steps to profile, as FIRST:LAST; a trace of them is written
     # Equal bits in every run on a GPU, which costs speed; other platforms always have them
-    deterministic: bool = changes_with_notice(False, "the steps before and after need not have the same last bits")
-    compilation_cache: str = may_change("data/compiled")  # Folder for compiled programs; empty: none is kept
+    deterministic: bool = changes_with_notice(False, "the last bits of steps before and after may differ")
+    compilation_cache: str = may_change("data/compiled")  # Folder for compiled programs; empty: no cache
     model: ModelConfig = field(default_factory=ModelConfig)
     execution: ExecutionConfig = field(default_factory=ExecutionConfig)
     data: DataConfig = field(default_factory=DataConfig)
@@ -293,7 +293,7 @@ class Config:
 
     @property
     def directory(self) -> str:
-        """Where the run lives: a folder, or a URL in object storage."""
+        """The directory of the run: a folder, or a URL in object storage."""
         return self.run_dir or f"runs/{self.name}"
 
     @property
@@ -314,7 +314,7 @@ C = TypeVar("C", bound=Config)
 def validate(config: C) -> C:
     """Return the config if its values are valid together, on any machine.
 
-    Raises ValueError naming the key, its value and what to do, for the first rule that is broken: credentials in a URL,
+    Raises ValueError for the first rule that is broken, with the key, its value and what to do: credentials in a URL,
     then the rules of each part, then those between parts.
     """
     refuse_credentials_within(dataclasses.asdict(config))
@@ -341,7 +341,7 @@ def validate(config: C) -> C:
 
 
 def _check_rows(config: Config) -> None:
-    """Whether the model can read the rows."""
+    """Check that the model can read the rows."""
     data, model = config.data, config.model
     if data.sequence_length > model.max_position_embeddings:
         raise ValueError(
@@ -350,17 +350,17 @@ def _check_rows(config: Config) -> None:
         )
     if model.global_tokens == "first" and data.packing != "none":
         raise ValueError(
-            f"model.global_tokens='first' excludes data.packing={data.packing!r}, because the device does not see "
-            "where the sequences of a row begin; set data.packing='none', or model.global_tokens='marked', which marks "
-            "no token in pretraining"
+            f"model.global_tokens='first' excludes data.packing={data.packing!r}, because the starts of a row's "
+            "sequences are unknown on the device; set data.packing='none', or model.global_tokens='marked', which "
+            "marks no token in pretraining"
         )
     widest = (5 + 2 * model.random_blocks) * model.attention_block
     if model.attention_block and data.packing != "none" and data.sequence_length > widest:
         raise ValueError(
             f"data.packing={data.packing!r} excludes model.attention_block={model.attention_block} with "
             f"data.sequence_length={data.sequence_length}: blocks are counted from the start of a row, so a packed "
-            "sequence would see other tokens than alone; set data.packing='none' (data.rows='full_sentences' fills "
-            "rows with one sequence)"
+            "sequence would see other tokens than when it is alone; set data.packing='none' "
+            "(data.rows='full_sentences' fills rows with one sequence)"
         )
     if (data.predict == "next") != model.causal:
         raise ValueError(
@@ -378,7 +378,7 @@ def _check_rows(config: Config) -> None:
 
 
 def _check_schedule(config: Config) -> None:
-    """Whether the phases of the schedule fit into the run."""
+    """Check that the phases of the schedule fit into the run."""
     optimizer, steps = config.optimizer, config.training.steps
     if optimizer.warmup_steps >= steps:
         raise ValueError(
@@ -402,10 +402,10 @@ class TaskConfig:
     dev: str = may_change("")  # File of development examples; empty: some of the training examples
     test: str = may_change("")  # File of test examples
     from_text: tuple[str, ...] = may_change(())  # Sources of plain text for vectors, as in data.sources
-    # Rules for pairs from text: dropout, repetition, crops, ...; empty: noise for denoising, for vectors dropout, or
-    # deletion of a model without it
+    # Rules for pairs from text: dropout, repetition, crops, ...; empty: noise for denoising; for vectors dropout, or
+    # deletion if the model has no dropout
     positives: tuple[str, ...] = ()
-    dims: tuple[int, ...] = ()  # Numbers to which vectors may be cut (Matryoshka), besides all of them
+    dims: tuple[int, ...] = ()  # Sizes to which vectors may be cut (Matryoshka), besides the full size
     text: tuple[str, ...] = may_change(())  # Columns of the text: one, two, or a beginning and its endings
     label: str = may_change("")  # Column of the label
     id: str = may_change("")  # Column of the examples' ids
@@ -416,7 +416,7 @@ class TaskConfig:
     warmup: float = may_change(0.1)  # Share of the steps over which the learning rate rises from 0
     examples: int = may_change(0)  # Number of training examples to use, drawn by the seed; 0: all
     layer_decay: float = 1.0  # Factor from each layer's learning rate to that of the layer below
-    # Number of evaluations without a better one that end the training, which keeps the best; 0: no early end
+    # Number of evaluations without improvement after which training stops and keeps the best; 0: no early stopping
     patience: int = 0
     strict_length: bool = may_change(False)  # Refusal of texts longer than a row, instead of cutting or splitting them
     doc_stride: int = may_change(128)  # Number of tokens from one window of a text to the next
@@ -429,12 +429,12 @@ class TaskConfig:
 
     @property
     def no_answer_threshold(self) -> float | None:
-        """The null threshold of a task whose questions may have no answer; None where every text has one."""
+        """The null threshold of a task whose questions may have no answer; None if every question has one."""
         return self.null_threshold if self.name == "squad2" else None
 
 
 @dataclass(frozen=True)
 class FinetuneConfig(Config):
-    """A run that fine-tunes `init_from` for a task. With training.steps=0 they come from the task's epochs."""
+    """A run that fine-tunes `init_from` for a task. training.steps=0 derives the steps from the task's epochs."""
 
     task: TaskConfig = field(default_factory=TaskConfig)

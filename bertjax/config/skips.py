@@ -26,11 +26,11 @@ def parse_skips(texts: Sequence[str]) -> tuple[Skip, ...]:
 
 
 def with_skip(texts: Sequence[str], first: int, stop: int) -> tuple[str, ...]:
-    """The records with which step `first` gets the batch that step `stop` has now, and later steps those after."""
+    """Add a skip: step `first` gets the batch that step `stop` has now, and later steps the batches after it."""
     skips, length = parse_skips(texts), stop - first
     counts = {step: count for step, count in skips if step < first} | {first: length}
     for step, count in skips:
-        if step >= first:  # later records move so many steps earlier
+        if step >= first:  # later records move `length` steps earlier
             at = max(step - length, first)
             counts[at] = counts.get(at, 0) + count
     return tuple(f"{step}+{counts[step]}" for step in sorted(counts))
@@ -42,5 +42,5 @@ def count_batches(texts: Sequence[str]) -> int:
 
 
 def batch_number(step: int, skips: Sequence[Skip], start: int = 0) -> int:
-    """The number of the batch that a step gets, in a stage that begins at step `start`; both counted from 0."""
+    """The number of the batch that a step gets in a stage that begins at step `start`; both count from 0."""
     return step + sum(count for at, count in skips if start <= at <= step)

@@ -1,4 +1,4 @@
-"""What an error message suggests instead of a name that is not known."""
+"""Suggestions for unknown names in error messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def suggestion(name: str, known: Iterable[str], otherwise: str = "", count: int = 1) -> str:
-    """The most similar known names, at most `count`, as a question; without one `otherwise`, by default all names.
+    """Suggest the most similar known names, at most `count`; if there is none, return `otherwise` or list all names.
 
     As in "did you mean bert?" and "choose from bert, roberta". Case is ignored, and the beginning of a name is enough.
     """

@@ -16,15 +16,15 @@ _SHOWN = 200  # characters of a value in a message
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """A dataclass as plain JSON values (tuples become lists)."""
+    """Convert a dataclass to plain JSON values (tuples become lists)."""
     return json.loads(json.dumps(dataclasses.asdict(config)))
 
 
 def from_dict(values: Any) -> Config:
-    """The inverse of `to_dict` for a whole Config, or a FinetuneConfig, which has a task.
+    """The inverse of `to_dict` for a whole Config, or for a FinetuneConfig, which has a task.
 
-    Raises ValueError for what is no mapping, for a key that there is not, naming the nearest one, for a key that is
-    missing and has no default, and for a value of the wrong type.
+    Raises ValueError if `values` is not a mapping, for an unknown key (with the nearest one), for a missing key that
+    has no default, and for a value of the wrong type.
     """
     config = _build(FinetuneConfig if isinstance(values, dict) and "task" in values else Config, values, "")
     check_types(config)
@@ -38,12 +38,12 @@ def with_values(config: C, values: Mapping[str, Any]) -> C:
     """
     tree = to_dict(config)
     for key, value in values.items():
-        *rooms, name = key.split(".")
+        *sections, name = key.split(".")
         inner = tree
-        for room in rooms:
-            inner = inner.setdefault(room, {})
+        for section in sections:
+            inner = inner.setdefault(section, {})
             if not isinstance(inner, dict):
-                raise ValueError(f"config key {key} is unknown; {room} is a single value")
+                raise ValueError(f"config key {key} is unknown; {section} is a single value")
         inner[name] = _plain(value)
     return typing.cast("C", from_dict(tree))
 
@@ -56,7 +56,7 @@ def _plain(value: Any) -> Any:
 
 
 def check_types(config: Any, origin: str = "") -> None:
-    """Raise ValueError naming the first key whose value is not of its field's type; `origin` begins the message."""
+    """Raise ValueError for the first key whose value does not have its field's type; `origin` begins the message."""
     _check_fields(config, "", origin)
 
 
@@ -113,8 +113,8 @@ def _build(cls: type, values: Any, prefix: str) -> Any:
             value = [_build(StageConfig, stage, f"{prefix}{key}.{n}.") for n, stage in enumerate(_listed(value, key))]
         arguments[key] = tuple(value) if isinstance(value, list) else value
     required = [name for name, f in fields.items() if f.default is f.default_factory is dataclasses.MISSING]
-    if lacks := [name for name in required if name not in arguments]:
-        raise ValueError(f"config key {prefix}{lacks[0]} is missing and has no default; give it")
+    if missing := [name for name in required if name not in arguments]:
+        raise ValueError(f"config key {prefix}{missing[0]} is missing and has no default; give it")
     return cls(**arguments)
 
 
@@ -138,8 +138,8 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _of_stages(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> dict[str, tuple[Any, Any]]:
-    """Compare stages by key if both have as many, else as whole lists."""
+def _stage_differences(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> dict[str, tuple[Any, Any]]:
+    """Compare stages key by key if both lists are equally long, else as whole lists."""
     if len(old) != len(new):
         return {"stages": (old, new)}
     both = enumerate(zip(old, new, strict=True))
@@ -147,14 +147,14 @@ def _of_stages(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> dict[str
 
 
 def render(config: Config, recipe: Config) -> str:
-    """List the settings that differ from the recipe's."""
+    """List the settings that differ from the recipe's, as text."""
     changed = {}
     for key, (old, new) in differences(config, recipe).items():
-        changed |= _of_stages(old, new) if key == "stages" else {key: (old, new)}
+        changed |= _stage_differences(old, new) if key == "stages" else {key: (old, new)}
     lines = [f"  {key}: {new!r}   (recipe: {old!r})" for key, (old, new) in changed.items()]
     return "\n".join(["Settings changed from the recipe:", *lines] if lines else ["Settings: recipe defaults"])
 
 
 def render_all(config: Config) -> str:
-    """Every key of a config with its value, as text."""
+    """List every key of a config with its value, as text."""
     return "\n".join(["config:", *(f"  {key}: {value!r}" for key, value in flatten(to_dict(config)).items())])
