@@ -62,9 +62,9 @@ def meshes(config: Config, devices: int, slices: int) -> Iterator[MeshConfig]:
 
     fsdp stays within a slice: gathering weights over the network every step costs more than it saves.
     """
-    across = count_shards(config.mesh, devices) // slices
-    divided = (across, *sharded_widths(config.model))
-    for fsdp in (n for n in range(1, across + 1) if not any(size % n for size in divided)):
+    slice_shards = count_shards(config.mesh, devices) // slices
+    divided = (slice_shards, *sharded_widths(config.model))
+    for fsdp in (n for n in range(1, slice_shards + 1) if not any(size % n for size in divided)):
         if fsdp & (fsdp - 1) == 0:
             yield replace(config.mesh, data=-1, fsdp=fsdp, dcn_data=-1, dcn_fsdp=1)
 
@@ -77,7 +77,7 @@ def gathered_by_layer(change: Change, wider: list[MeshConfig]) -> Iterator[Chang
 
 
 def count_shards(mesh: MeshConfig, devices: int) -> int:
-    """Return into how many shards a mesh splits a batch."""
+    """Return the number of shards into which a mesh splits a batch."""
     assert len(BATCH_AXES) == 2, "a batch is split over data and fsdp"
     return devices // (mesh.tensor * mesh.length)
 
@@ -152,8 +152,7 @@ def _kinds(plan: Plan, stage: StagePlan) -> Iterator[list[Change]]:
     devices, slices = len(plan.topology.devices), len(set(plan.topology.slices))
     shards = count_shards(stage.config.mesh, devices)
     more = [n for n in microbatch_counts(stage.stage.training, shards) if n > now.grad_accum_steps]
-    jump = _jump(stage, more)
-    yield [replace(now, grad_accum_steps=n) for n in jump]
+    yield [replace(now, grad_accum_steps=n) for n in _jump(stage, more)]
     yield [replace(now, remat=remat) for remat in REMAT[REMAT.index(now.remat) + 1 :]]
     wider = [mesh for mesh in meshes(stage.config, devices, slices) if mesh.fsdp > stage.config.mesh.fsdp]
     yield [replace(now, mesh=mesh) for mesh in wider[:3:2]]

@@ -23,9 +23,9 @@ class Answer:
     """A plan with advice and suggestion."""
 
     plan: Plan
-    advice: Advice | None  # where it does not fit
-    suggestion: Suggestion | None  # if one was requested
-    vocabulary: str  # its size, and where that comes from
+    advice: Advice | None  # None if the plan fits
+    suggestion: Suggestion | None  # None if none was requested
+    vocabulary: str  # the vocabulary's size and its origin, as a line to print
 
     @property
     def text(self) -> str:
@@ -55,7 +55,7 @@ def answer(config: Config, arguments: argparse.Namespace, say: Say) -> Answer:
     topology = open_topology(arguments.topology, arguments.slices)
     plan = make_plan(config, topology, stage=arguments.stage, price=arguments.price, adapt=arguments.suggest, say=say)
     suggestion = suggest(plan, say) if arguments.suggest else None
-    # On a CPU, larger microbatches are not faster, so they are chosen only if the given ones do not fit.
+    # On a CPU, larger microbatches are not faster, so they are chosen only if those of the recipe do not fit.
     may_gain = topology.capacity is not None and (topology.platform != "cpu" or not plan.fits)
     if arguments.topology == LOCAL and suggestion is None and may_gain and not plan.fitted:
         suggestion = pick_microbatches(plan, say)
@@ -84,8 +84,7 @@ def render_plan(answer: Answer) -> str:
     plan = answer.plan
     title = f"Plan: {plan.config.name} on {plan.topology.name}"
     verdict = "verdict" if plan.fits else "verdict bad"
-    words = [part.text for part in (answer.advice, answer.suggestion) if part is not None]
-    words = [*_warnings(plan), *words]
+    texts = [part.text for part in (answer.advice, answer.suggestion) if part is not None]
     memory, *others = tables(plan)
     body = [
         f"<h1>{escaped(title)}</h1>",
@@ -94,7 +93,7 @@ def render_plan(answer: Answer) -> str:
         *(f'<p class="about">{escaped(describe_stage(stage))}</p>' for stage in plan.stages),
         *([f'<p class="about">{escaped(plan.fitted)}</p>'] if plan.fitted else []),
         f'<p class="{verdict}">{escaped(headline(plan))}.</p>',
-        *(f'<pre class="card">{escaped(text)}</pre>' for text in words),
+        *(f'<pre class="card">{escaped(text)}</pre>' for text in (*_warnings(plan), *texts)),
         "<h2>Memory</h2>",
         _charts([_memory_bar(stage) for stage in plan.stages if isinstance(stage.result, Program)]),
         "<h2>Time of each part of a step</h2>",
@@ -141,4 +140,4 @@ def _time_bars(stage: StagePlan) -> str:
 
 
 def _charts(charts: list[str]) -> str:
-    return f'<div class="charts">{"".join(charts)}</div>' if charts else '<p class="caption">not known</p>'
+    return f'<div class="charts">{"".join(charts)}</div>' if charts else '<p class="caption">unknown</p>'

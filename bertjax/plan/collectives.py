@@ -31,14 +31,14 @@ class Collective:
     payload: int  # bytes of the whole array, reduced or after gathering
     largest: int  # bytes of the largest single array in it
     shapes: tuple[str, ...]
-    times: int  # per step
-    axes: tuple[str, ...]  # of the mesh
+    times: int  # runs per step
+    axes: tuple[str, ...]  # mesh axes
     group: tuple[int, ...]  # mesh indices of the devices in the first group
     slices: int  # slices that the group spans
 
     @property
     def moved(self) -> float:
-        """Bytes that each device sends at least, each time."""
+        """The least bytes that each device sends in each run."""
         return self.payload * min_sent_share(self.kind, len(self.group))
 
 
@@ -69,7 +69,7 @@ def find_collectives(module: Module, mesh: Mesh, slices: Sequence[int]) -> list[
 
 
 def _continues_another(instruction: Instruction, computation: Computation) -> bool:
-    """Return whether it continues another instruction: a TPU spreads a gather over several fusions."""
+    """Return whether the instruction continues another one: a TPU spreads a gather over several fusions."""
     return "chain_id=" in instruction.attributes and not any(
         'custom_call_target="AsyncCollectiveStart"' in other.attributes for other in computation.values()
     )
@@ -135,21 +135,22 @@ def _first_group(instruction: Instruction, devices: int) -> tuple[int, ...]:
     if pairs := _PAIRS.search(text):
         source, target = pairs.group(1).strip("{}").split("},{")[0].split(",")
         return (int(source), int(target))
-    if listed := _LISTED.search(text):
-        inner = listed.group(1)
-        return tuple(int(number) for number in inner.strip("{}").split("},{")[0].split(",")) if inner else _all(devices)
+    if match := _LISTED.search(text):
+        if match.group(1) is None:  # one group of all devices
+            return tuple(range(devices))
+        return tuple(int(number) for number in match.group(1).strip("{}").split("},{")[0].split(","))
     if iota := _IOTA.search(text):
         shape, reshaped, order = iota.groups()
         groups = _iota(reshaped, order).reshape(int(shape.split(",")[0]), -1)
         return tuple(int(number) for number in groups[0])
     if named := _NAMED.search(text):
-        axes, reshaped, order, together = named.groups()
+        axes, reshaped, order, group_axes = named.groups()
         names = [axis.split("=")[0].strip() for axis in axes.split(",")]
         sizes = [int(axis.split("=")[1]) for axis in axes.split(",")]
         numbers = _iota(reshaped or str(devices), order).reshape(sizes)
-        inside = {names.index(name.strip()) for name in together.split(",")}
-        picked = numbers[tuple(slice(None) if i in inside else 0 for i in range(len(sizes)))]
-        return tuple(int(number) for number in picked.reshape(-1))
+        dims = {names.index(name.strip()) for name in group_axes.split(",")}
+        group = numbers[tuple(slice(None) if dim in dims else 0 for dim in range(len(sizes)))]
+        return tuple(int(number) for number in group.reshape(-1))
     raise ValueError(
         f"the compiled program names the devices of {instruction.name} in an unknown format ({text[:160]}); this "
         "version of jax is not supported by bertjax plan"
@@ -161,7 +162,3 @@ def _iota(shape: str, order: str | None) -> np.ndarray:
     sizes = [int(size) for size in shape.split(",")]
     numbers = np.arange(math.prod(sizes)).reshape(sizes)
     return numbers.transpose([int(dim) for dim in order.split(",")]) if order else numbers
-
-
-def _all(devices: int) -> tuple[int, ...]:
-    return tuple(range(devices))

@@ -38,7 +38,7 @@ def lower_train_step(config: Config, stage: Stage, mesh: Mesh | AbstractMesh, pl
 
 
 def programs_on(config: Config, mesh: Mesh | AbstractMesh, platform: str | None = None) -> StepPrograms:
-    """Return the steps of a run, with the teacher that is assumed for it, to be traced under `mesh_context`."""
+    """Return the steps of a run, with its assumed teacher, to be traced under `mesh_context`."""
     # No array is made, so an abstract mesh serves as well.
     optimizer, teacher = make_optimizer(config.optimizer), assumed_teacher(config)
     return StepPrograms(config, cast(Mesh, mesh), optimizer, teacher, platform=platform)
@@ -69,7 +69,7 @@ class Memory:
     optimizer: int  # moments
     batch: int
     other: int  # remaining arguments: counters and layout padding
-    results: int  # that do not reuse an argument's memory
+    results: int  # results that do not reuse an argument's memory
     temporaries: int  # activations, gradients, copies of weights in the compute dtype
     program: int
 
@@ -87,12 +87,12 @@ class Program:
     memory: Memory
     module: Module
     seconds: float  # compile time
-    cycles: dict[str, int]  # of instructions by name, where the compiler wrote its schedule
+    cycles: dict[str, int]  # cycles by instruction name; empty if the compiler wrote no schedule
 
 
 @dataclass(frozen=True)
 class TooLarge:
-    """A step that the compiler refuses because a device has too little memory."""
+    """A step that the compiler rejects because a device has too little memory."""
 
     arguments: int  # bytes: parameters, moments, batch
     needed: int | None  # total bytes, if the compiler reports them
@@ -155,15 +155,15 @@ def compiler_flops(config: Config, stage: Stage) -> float:
 
 
 def _parse_needed(message: str, arguments: int) -> int | None:
-    found = _NEEDED.search(message)
-    if not found:
+    match = _NEEDED.search(message)
+    if not match:
         return None
-    temporaries, unit, used, used_unit, *_ = found.groups()
+    temporaries, unit, used, used_unit, *_ = match.groups()
     if used:
         return round(float(used) * _UNITS[used_unit])
     return arguments + round(float(temporaries) * _UNITS[unit])
 
 
 def lowering_name(platform: str) -> str:
-    """Return what jax calls the platform of a device when it lowers for it."""
+    """Return jax's name of a device's platform as a target of lowering."""
     return "cuda" if platform == "gpu" else platform

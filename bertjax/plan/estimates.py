@@ -44,12 +44,12 @@ class StagePlan:
     result: Program | TooLarge
     capacity: float | None
     flops: float  # of a step over the global batch, by our formula
-    counted_flops: float  # the same by the compiler, for the unrolled step
+    counted_flops: float  # the same as counted by the compiler, for the unrolled step
     traffic: float | None  # bytes that a device reads and writes in a step
     collectives: tuple[Collective, ...]
     bound: Bound | None
     peak: float | None  # FLOP/s of one device
-    scheduled: Scheduled | None = None  # where the compiler wrote its schedule
+    scheduled: Scheduled | None = None  # None also if the compiler wrote no schedule
 
     @property
     def fits(self) -> bool:
@@ -60,12 +60,12 @@ class StagePlan:
 
     @property
     def needed(self) -> int | None:
-        """Bytes that the step needs on a device."""
+        """Bytes that the step needs on a device; None if the compiler does not report them."""
         return self.result.needed if isinstance(self.result, TooLarge) else self.result.memory.total
 
     @property
     def rows_of_a_device(self) -> int:
-        """Rows of a microbatch on one device."""
+        """The rows of a microbatch on one device."""
         return self.stage.training.rows_at_a_time // batch_shards(self.mesh)
 
     @property
@@ -82,14 +82,14 @@ class StagePlan:
 
     @property
     def estimate(self) -> float | None:
-        """Seconds of a step by the compiler's schedule, with its gradient exchange in series."""
+        """Seconds of a step by the compiler's schedule, with the gradient exchange in series."""
         if self.bound is None or self.scheduled is None:
             return None
         return self.scheduled.seconds + self.bound.interconnect + self.bound.network
 
     @property
     def mfu_estimate(self) -> float | None:
-        """The model FLOPs utilisation of that step."""
+        """The model FLOPs utilisation of the estimated step."""
         if self.estimate is None or self.peak is None:
             return None
         return self.flops / (self.peak * self.mesh.devices.size * self.estimate)
@@ -112,7 +112,7 @@ class Plan:
     stages: tuple[StagePlan, ...]
     replicated: Replicated
     price: float | None  # per chip-hour
-    fitted: str = ""  # what was decided so that the steps fit, and why
+    fitted: str = ""  # microbatches and recomputation chosen so that the steps fit, as a line to print
 
     @property
     def is_whole(self) -> bool:
@@ -161,27 +161,31 @@ def make_plan(
     recipe, mesh = config, mesh_on(config, topology)
     sizes = {axis: size for axis, size in mesh.shape.items() if axis != "data"}
     config = replace(config, mesh=replace(config.mesh, data=-1, dcn_data=-1, **sizes))
-    chosen = make_stages(config) if stage is None else (make_stages(config)[stage - 1],)
+    stages = make_stages(config) if stage is None else (make_stages(config)[stage - 1],)
     if adapt:
-        chosen = tuple(_with_rows_for_all(one, mesh, say) for one in chosen)
-    check_stages_divisible(config, mesh, chosen)
+        stages = tuple(_with_rows_for_all(one, mesh, say) for one in stages)
+    check_stages_divisible(config, mesh, stages)
     if teacher := assumed_teacher(config):
         depth, width = teacher.num_hidden_layers, teacher.hidden_size
         say(f"distillation.teacher: assumed to have {depth} layers that are {width} wide")
     if topology.chip is None:
         topology = with_measured_speed(topology, config.execution.dtype)
     plan_once = _planner(config, topology, mesh, say)
-    config, fitted = _fitted(config, topology, mesh, stage, plan_once)
-    decided = make_stages(config)
-    chosen = [decided[one.number] if one.training.grad_accum_steps == AUTO else one for one in chosen]
-    planned = tuple(replace(plan_once(config.execution, one), config=config) for one in chosen)
+    config, fitted = _fit(config, topology, mesh, stage, plan_once)
+    fitted_stages = make_stages(config)
+    stages = [fitted_stages[one.number] if one.training.grad_accum_steps == AUTO else one for one in stages]
+    planned = tuple(replace(plan_once(config.execution, one), config=config) for one in stages)
     whole = replicated(blueprint_on(config, mesh).state.params, mesh)
     return Plan(recipe, config, topology, planned, whole, price, fitted)
 
 
 def _planner(config: Config, topology: Topology, mesh: Mesh, say: Say) -> Callable[[ExecutionConfig, Stage], StagePlan]:
-    """Return `plan_stage` for an execution, which plans each stage once with the same settings."""
-    count, counted = len(make_stages(config)), functools.cache(functools.partial(_counted_flops, config))
+    """Return a function that plans a stage with an execution, once for the same settings."""
+    count = len(make_stages(config))
+
+    @functools.cache
+    def counted_flops(execution: ExecutionConfig, stage: Stage) -> float:
+        return compiler_flops(replace(config, execution=execution), stage)
 
     @functools.cache
     def plan_once(execution: ExecutionConfig, stage: Stage) -> StagePlan:
@@ -192,16 +196,12 @@ def _planner(config: Config, topology: Topology, mesh: Mesh, say: Say) -> Callab
         # Microbatches do not change the count of a step's FLOPs.
         at_once = replace(stage, training=replace(training, grad_accum_steps=1))
         with_execution = replace(config, execution=execution)
-        return plan_stage(with_execution, stage, topology, mesh, counted(execution, at_once))
+        return plan_stage(with_execution, stage, topology, mesh, counted_flops(execution, at_once))
 
     return plan_once
 
 
-def _counted_flops(config: Config, execution: ExecutionConfig, stage: Stage) -> float:
-    return compiler_flops(replace(config, execution=execution), stage)
-
-
-def _fitted(
+def _fit(
     config: Config,
     topology: Topology,
     mesh: Mesh,
@@ -225,14 +225,14 @@ def _fitted(
 
 
 def _with_rows_for_all(stage: Stage, mesh: Mesh, say: Say) -> Stage:
-    """Return the stage with fewer microbatches if its own leave devices without rows."""
+    """Return the stage with fewer microbatches if its own number leaves devices without rows."""
     if stage.training.grad_accum_steps == AUTO:
         return stage
-    given, most = stage.training.microbatches, most_microbatches(stage.training, batch_shards(mesh))
-    if most is None or most == given:
+    count, most = stage.training.microbatches, most_microbatches(stage.training, batch_shards(mesh))
+    if most is None or most == count:
         return stage
     say(
-        f"stage {stage.number + 1}: {given} microbatches cannot be shared evenly by {batch_shards(mesh)} shards; "
+        f"stage {stage.number + 1}: {count} microbatches cannot be shared evenly by {batch_shards(mesh)} shards; "
         f"starting from {most}"
     )
     return replace(stage, training=replace(stage.training, grad_accum_steps=most))

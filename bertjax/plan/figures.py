@@ -15,7 +15,7 @@ from bertjax.run.progress import LONG_RUN_HOURS, duration
 
 SMALL = 1 << 20  # smaller collectives share one row
 _UNKNOWN = "–"
-_MENTIONED = 0.005  # share of an estimate
+_LEAST_SHARE = 0.005  # of an estimate, to be mentioned
 _LEAST_SECONDS = 10.0  # shorter times are shown in milliseconds
 
 
@@ -31,7 +31,8 @@ def tables(plan: Plan) -> tuple[Table, ...]:
 
 def memory_table(plan: Plan) -> Table:
     """Tabulate the memory of one device, from the compiler."""
-    what = "a chip" if not plan.topology.chip or plan.topology.chip.cores_of_a_chip == 1 else "a device (half a chip)"
+    chip = plan.topology.chip
+    device = "a chip" if not chip or chip.cores_of_a_chip == 1 else "a device (half a chip)"
     rows = []
     for stage in plan.stages:
         if isinstance(stage.result, Program):
@@ -44,7 +45,7 @@ def memory_table(plan: Plan) -> Table:
         limit = "no limit known" if stage.capacity is None else gib(stage.capacity)
         rows.append((label(stage), *cells, needed, limit, verdict(stage)))
     return Table(
-        f"Memory of {what}",
+        f"Memory of {device}",
         "GiB, by the compiler; activations include gradients and all other temporaries",
         ("stage", "parameters", "optimizer", "batch", "activations", "program", "total", "capacity", "verdict"),
         tuple(rows),
@@ -94,12 +95,12 @@ def _estimate_cell(stage: StagePlan) -> str:
 
 
 def _estimate_note(plan: Plan) -> str:
-    """Say what the estimate is made of."""
+    """Explain how the estimate is made."""
     scheduled = [stage.scheduled for stage in plan.stages if stage.scheduled is not None]
     if not scheduled:
         return "No estimate: this machine's compiler writes no schedule"
     modelled = sum(one.modelled for one in scheduled) / sum(one.seconds for one in scheduled)
-    partly = f", {modelled:.0%} of it by the compiler's cost model" if modelled >= _MENTIONED else ""
+    partly = f", {modelled:.0%} of it by the compiler's cost model" if modelled >= _LEAST_SHARE else ""
     return (
         "The estimate is the compiler's own schedule: the sum over the program's instructions of the longer of their "
         f"cycles and their bytes{partly}, and communication in series"
@@ -141,11 +142,11 @@ def collectives_table(stage: StagePlan) -> Table:
         moved = sum(one.moved * one.times for one in members)
         if key:
             kind, axes, crosses, _ = key
-            shown = (kind, " × ".join(axes), "yes" if crosses else "no")
+            cells = (kind, " × ".join(axes), "yes" if crosses else "no")
         else:
             crossing = sum(one.times for one in members if one.slices > 1)
-            shown = ("each below 1 MiB", _UNKNOWN, f"{crossing} of them" if crossing else "no")
-        rows.append((*shown, f"{runs:,}", mb(payload), mb(moved)))
+            cells = ("each below 1 MiB", _UNKNOWN, f"{crossing} of them" if crossing else "no")
+        rows.append((*cells, f"{runs:,}", mb(payload), mb(moved)))
     return Table(
         f"Communication between devices in a step of {label(stage)}",
         "MB: the reduced or gathered arrays, and the least that each device sends for them",

@@ -109,16 +109,15 @@ class Module:
             case "call" | "call-start":  # call-start: work for the sparse cores of a TPU7x
                 return [(name, 1) for name in instruction.called("to_apply")]
             case "conditional":
-                listed = _BRANCHES.search(instruction.attributes)
-                branches = _NAME.findall(listed.group(1)) if listed else []
+                match = _BRANCHES.search(instruction.attributes)
+                branches = _NAME.findall(match.group(1)) if match else []
                 return [(n, 1) for n in (*branches, *instruction.called("true_computation", "false_computation"))]
         return []
 
     def _trips(self, where: str, loop: Instruction) -> int:
         """Return the trip count of a loop, from the compiler's annotation or the bound of a counter from 0."""
-        noted = _TRIPS.search(loop.attributes)
-        if noted:
-            return int(noted.group(1))
+        if annotation := _TRIPS.search(loop.attributes):
+            return int(annotation.group(1))
         condition = self.computations[loop.called("condition")[0]]
         test = next(instruction for instruction in condition.values() if instruction.is_root)
         bounds = [condition[name] for name in test.operands if name in condition]

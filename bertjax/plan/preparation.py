@@ -1,4 +1,4 @@
-"""What preparing a corpus costs: processor time, hours on some hosts, disk and requests, by recorded rates."""
+"""Estimate the cost of preparing a corpus from recorded rates: processor time, hours on hosts, disk and requests."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from bertjax.text.store.manifest import token_dtype
 
 # Recorded on one core of an AMD EPYC with 60 MB of Wikipedia, from compressed JSON Lines to the store.
 BYTES_PER_SECOND = {"wordpiece": 3.6e6, "byte_bpe": 1.4e6}
-BYTES_PER_TOKEN = 4.45  # of English text
-OFFSET_BYTES = 0.349  # of a token in the store: the offsets of its sentence and document
-COLUMNAR_REQUESTS = 9.3  # for a Parquet file in object storage: footer, column, tag
-READ_BYTES = 8 << 20  # of a request for text
+BYTES_PER_TOKEN = 4.45  # English text
+OFFSET_BYTES = 0.349  # per token in the store: the offsets of sentences and documents
+COLUMNAR_REQUESTS = 9.3  # per Parquet file in object storage: footer, column, tag
+READ_BYTES = 8 << 20  # per request for text
 SUFFIXES = {"M": 10**6, "G": 10**9, "B": 10**9, "T": 10**12}
 
 
-def parse_tokens(written: str) -> int:
-    """A number of tokens such as 2T, 300G (or 300B) or 5e9. Raises ValueError for another text."""
-    number, scale = (written[:-1], SUFFIXES[written[-1]]) if written[-1:] in SUFFIXES else (written, 1)
+def parse_tokens(text: str) -> int:
+    """Parse a number of tokens such as 2T, 300G (or 300B) or 5e9. Raises ValueError for other text."""
+    number, scale = (text[:-1], SUFFIXES[text[-1]]) if text[-1:] in SUFFIXES else (text, 1)
     try:
         tokens = float(number) * scale
     except ValueError:
         tokens = math.nan
     if not 1 <= tokens < math.inf:
-        raise ValueError(f"--tokens {written}: write a number of tokens, as in 300G or 2T")
+        raise ValueError(f"--tokens {text}: write a number of tokens, as in 300G or 2T")
     return round(tokens)
 
 
 def preparation_table(data: DataConfig, tokens: int, hosts: int, cores: int) -> Table:
-    """The cost of preparing `tokens` tokens of text on hosts with so many cores each.
+    """Tabulate the cost of preparing `tokens` tokens of text on `hosts` hosts with `cores` cores each.
 
-    Raises ValueError for a tokenizer without a recorded rate, for fewer hosts or cores than one, and for sources that
-    have no files.
+    Raises ValueError for a tokenizer without a recorded rate, for less than one host or core, and for sources without
+    files.
     """
     if (rate := BYTES_PER_SECOND.get(data.tokenizer)) is None:
         raise ValueError(
@@ -67,7 +67,7 @@ def preparation_table(data: DataConfig, tokens: int, hosts: int, cores: int) -> 
 
 
 def _requests(data: DataConfig, text: float) -> Sequence[tuple[str, str, str]]:
-    """The requests to object storage, if there are sources to count the files of."""
+    """Rows with the requests to object storage; none without sources, whose files are counted."""
     if not data.sources:
         return []
     files = [file for source in parse_sources(data.sources) for file in source_files(source, data.exclude, check=False)]

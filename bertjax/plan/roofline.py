@@ -2,8 +2,8 @@
 
 Assumptions: matmuls, main memory and links run at the peak of the data sheet, and latency is free. A ring along a dim
 of a TPU's torus uses its links in both directions if the dim closes and the group spans it, else in one; interleaved
-groups share links; a group over several dims uses the links of all. Between slices (for GPUs: hosts) each device has
-its share of the network.
+groups share links; a group over several dims uses the links of all of them. Between slices (for GPUs: hosts) each
+device has its share of the network.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Bound:
 
     @property
     def overlapped(self) -> float:
-        """The time if all parts overlap: the slowest one's."""
+        """The time if all parts overlap: that of the slowest part."""
         return max(self.compute, self.memory, self.interconnect, self.network)
 
     @property
@@ -98,7 +98,7 @@ def _rate(members: Sequence[Any], topology: Topology, chip: Chip) -> float:
 
 
 def _links(along: Sequence[int], dim: int, topology: Topology) -> float:
-    """Return how many links along a dim each device of a group has, by the group's coordinates."""
+    """Return the number of links along a dim that each device of a group has, by the group's coordinates."""
     coordinates = sorted(set(along))
     extent = 1 + max(device.coords[dim] for device in topology.devices)
     is_ring = topology.wraps[dim] and len(coordinates) == extent
@@ -125,7 +125,7 @@ _NO_TRAFFIC = {
 }
 _BOOKKEEPING = ("AllocateBuffer", "ConcatBitcast", "Sharding", "AsyncCollective", "BarrierStart", "BarrierDone")
 _SLICES = ("dynamic-slice", "slice", "gather")
-_ELEMENTWISE = ("bitcast", "copy", "convert")  # a fusion computes only the needed elements
+_ELEMENTWISE = ("bitcast", "copy", "convert")  # in a fusion, only the needed elements are computed
 
 
 def memory_traffic(module: Module) -> int:
@@ -174,7 +174,7 @@ def _total_bytes(instruction: Instruction) -> int:
 
 
 def _bytes_read(parameter: Instruction, inner: Computation, module: Module) -> int:
-    """Return the bytes that a fusion reads of an operand: all, unless it reads slices or overwrites one."""
+    """Return the bytes of an operand that a fusion reads: all, unless it reads slices or overwrites one."""
     total = 0
     for user in inner.values():
         if parameter.name not in user.operands:
@@ -202,24 +202,24 @@ def _is_elementwise(user: Instruction, operand: int, module: Module) -> bool:
     if user.opcode != "fusion":
         return user.opcode in _ELEMENTWISE
     nested = module.computations[user.called("calls")[0]]
-    (made,) = [instruction for instruction in nested.values() if instruction.is_root]
-    while made.opcode in _ELEMENTWISE:
-        made = nested[made.operands[0]]
-    return made.opcode == "parameter" and int(made.literal) == operand
+    (source,) = [instruction for instruction in nested.values() if instruction.is_root]
+    while source.opcode in _ELEMENTWISE:
+        source = nested[source.operands[0]]
+    return source.opcode == "parameter" and int(source.literal) == operand
 
 
 def _bytes_written(fusion: Instruction, inner: Computation) -> int:
-    """Return the bytes that a fusion writes: its results; an updated slice counts as the slice."""
+    """Return the bytes that a fusion writes: its results, but of an array updated in place only the slice."""
     (root,) = [instruction for instruction in inner.values() if instruction.is_root]
-    made = [inner[name] for name in root.operands] if root.opcode == "tuple" else [root]
-    if len(made) != len(fusion.shapes):
+    results = [inner[name] for name in root.operands] if root.opcode == "tuple" else [root]
+    if len(results) != len(fusion.shapes):
         return _size(fusion)
-    written = 0
-    for shape, instruction in zip(fusion.shapes, made, strict=True):
+    total = 0
+    for shape, instruction in zip(fusion.shapes, results, strict=True):
         while instruction.opcode == "bitcast" and instruction.operands[0] in inner:
             instruction = inner[instruction.operands[0]]
         if shape.space:
             continue
         is_update = instruction.opcode == "dynamic-update-slice"
-        written += _total_bytes(inner[instruction.operands[1]]) if is_update else shape.bytes
-    return written
+        total += _total_bytes(inner[instruction.operands[1]]) if is_update else shape.bytes
+    return total

@@ -1,9 +1,9 @@
 """The time of a TPU's program by its compiler's own schedule, without a TPU.
 
-libtpu writes the instruction bundles of each fusion and kernel into the folder that `planning_environment` names. A
-core issues one bundle a cycle. XLA's own `estimated_cycles` are two to five times the bundles for element-wise bfloat16
-and stand in only where there are none. Work on a SparseCore, such as a scatter on v5p, has neither and counts by its
-bytes.
+libtpu writes the instruction bundles of each fusion and kernel into the folder set by `planning_environment`. A core
+issues one bundle per cycle. XLA's own `estimated_cycles` are two to five times the bundles for element-wise bfloat16
+and are used only if there are no bundles. Work on a SparseCore, such as a scatter on v5p, has neither, so only its
+bytes count.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _PIPELINED = "/* iteration index, stage = 1 */"
 _FILL = 2  # iterations of a pipelined loop that only copy: the first loads, the last stores
 _FILE = re.compile(r"\d+-(.+)-0\d-final_bundles\.txt")
 _ESTIMATE = re.compile(r'"estimated_cycles":"(\d+)"')
-_NO_ESTIMATE = (1 << 63) - 1  # what the compiler writes of an instruction that its cost model does not know
+_NO_ESTIMATE = (1 << 63) - 1  # the compiler's value for instructions that its cost model does not cover
 _SCRATCH = re.compile(r'"used_scoped_memory_configs":\[{[^]]*?"size":"(\d+)"')
-_BESIDE = ("-start", "-done", "-update")  # asynchronous
+_ASYNCHRONOUS = ("-start", "-done", "-update")
 _EXCHANGE = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 
 
@@ -39,11 +39,11 @@ def read_cycles(folder: Path) -> dict[str, int]:
 
 
 def count_cycles(text: str) -> int:
-    """Count the bundles of a file, those of a loop as often as it runs.
+    """Count the bundles of a file, those of a loop once per iteration.
 
-    A loop's trips are the constant of its exit test; a loop that ends on a computed number counts once. A test that
-    depends on another loop's is that of the loop around it. A loop over the grid of a kernel or the windows of a fusion
-    computes in all iterations but two, which jump over most of its bundles.
+    A loop's trip count is the constant of its exit test; a loop that ends on a computed number counts once. A test that
+    depends on the test of an inner loop belongs to the loop around it. A loop over the grid of a kernel or the windows
+    of a fusion computes in all iterations but two, which jump over most of its bundles.
     """
     around: dict[int, tuple[int, ...]] = {0: ()}  # the numbers of the loops around the last bundle of each depth
     current: tuple[int, ...] = ()
@@ -51,7 +51,7 @@ def count_cycles(text: str) -> int:
     trips: dict[int, int] = {}
     tested: dict[str, tuple[int, ...]] = {}
     pipelined: set[int] = set()
-    count, headed = 0, 0  # the number of loops, and the one whose header came without its body yet
+    count, headed = 0, 0  # the number of loops so far, and the loop whose header was read without its body
     for label, nesting, contents in _BUNDLE.findall(text):
         depth = len(nesting)
         if label == "LH" or (label == "LB" and not headed):
@@ -80,14 +80,14 @@ class Scheduled:
     """Seconds of one step on one device by the schedule, without gradient exchange."""
 
     seconds: float
-    modelled: float  # of these, by the compiler's cost model instead of bundles
+    modelled: float  # the part of `seconds` from the compiler's cost model instead of bundles
 
 
 def schedule_time(module: Module, cycles: dict[str, int], chip: Chip) -> Scheduled | None:
     """Sum, over the instructions, the longer of their bundles and their traffic; None for a chip of unknown clock.
 
-    An instruction without bundles has those of an equal one (equal fusions are compiled once). Copies that run beside
-    other work take no time of their own; their bytes are part of the step's bound.
+    An instruction without bundles gets those of an equal one (equal fusions are compiled once). Asynchronous copies
+    take no time here; their bytes are part of the step's bound.
     """
     if (clock := CLOCKS.get(chip.name)) is None:
         return None
@@ -101,11 +101,11 @@ def schedule_time(module: Module, cycles: dict[str, int], chip: Chip) -> Schedul
             continue
         program = module.computations[name]
         for instruction in program.values():
-            if instruction.opcode.startswith(_EXCHANGE) or instruction.opcode.endswith(_BESIDE):
+            if instruction.opcode.startswith(_EXCHANGE) or instruction.opcode.endswith(_ASYNCHRONOUS):
                 continue
             count, estimated = cycles.get(instruction.name, known.get(_signature(instruction, program))), False
-            if count is None and (found := _ESTIMATE.search(instruction.attributes)):
-                estimate = int(found[1])
+            if count is None and (match := _ESTIMATE.search(instruction.attributes)):
+                estimate = int(match[1])
                 count, estimated = (estimate, True) if estimate != _NO_ESTIMATE else (0, False)
             moving = instruction_traffic(instruction, program, module) / chip.memory_bandwidth
             spent = times * max((count or 0) / clock, moving)
@@ -115,9 +115,9 @@ def schedule_time(module: Module, cycles: dict[str, int], chip: Chip) -> Schedul
 
 
 def _signature(instruction: Instruction, program: Computation) -> tuple[object, ...]:
-    """What equal instructions share: opcode, shapes, the name without its number, and a kernel's scratch memory.
+    """The key that equal instructions share: opcode, shapes, name without its number, and a kernel's scratch memory.
 
-    Attention kernels with a window and without have equal shapes; what they hold in VMEM tells them apart.
+    Attention kernels with and without a window have equal shapes, but differ in their scratch memory in VMEM.
     """
     operands = tuple(program[name].shapes for name in instruction.operands if name in program)
     kernel = _SCRATCH.search(instruction.attributes) if instruction.opcode == "custom-call" else None

@@ -1,8 +1,8 @@
 """Search meshes, rematerialisation and microbatches for the fastest plan that fits.
 
 Every mesh and rematerialisation is compiled with the microbatches that should fit; the compiler's memory then gives a
-better number, which is compiled again. The fastest step wins. Where nothing fits, weights are gathered by layer. Where
-devices share rows because there are too few, they share heads (`tensor`) or tokens (`length`).
+better number, which is compiled again. The fastest step wins. If nothing fits, weights are gathered by layer. If there
+are too few rows, devices share a row's heads (`tensor`) or tokens (`length`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NEAR = 0.97  # usable share of a device's memory, given the error of estimates 
 
 @dataclass(frozen=True)
 class Choice:
-    """The choice for one stage, and the number of compiled plans."""
+    """The best change for one stage, and the number of compiled plans."""
 
     before: StagePlan
     planned: StagePlan | None
@@ -32,7 +32,7 @@ class Choice:
 
     @property
     def text(self) -> str:
-        """Text in one line."""
+        """Text of one line."""
         if self.planned is None:
             return f"{label(self.before)}: none of {self.compiled} plans fits; take more devices or --mesh.tensor"
         step = ""
@@ -49,7 +49,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Suggestion:
-    """The choice for each stage."""
+    """The best change for each stage."""
 
     choices: tuple[Choice, ...]
 
@@ -71,11 +71,14 @@ def suggest(plan: Plan, say: Say) -> Suggestion:
     choices: list[Choice] = []
     shared: Change | None = None
     for stage in plan.stages:
-        starts = _starts(plan, stage) if shared is None else [_with_own_microbatches(shared, stage)]
+        if shared is None:
+            starts = _starts(plan, stage)
+        else:
+            starts = [replace(shared, grad_accum_steps=stage.stage.training.microbatches)]
         choice, change = _best(plan, stage, starts, say)
         if change is None and shared is None and (starts := _last_resorts(plan, stage)):
             last, change = _best(plan, stage, starts, say)
-            choice = replace(last, compiled=choice.compiled + last.compiled - 1)  # both count the given settings
+            choice = replace(last, compiled=choice.compiled + last.compiled - 1)  # both count the current settings
         choices.append(choice)
         # A run has one mesh and one rematerialisation; only microbatches differ between stages.
         shared = shared or change
@@ -90,7 +93,7 @@ def pick_microbatches(plan: Plan, say: Say) -> Suggestion:
 
 
 def _best(plan: Plan, stage: StagePlan, starts: list[Change], say: Say) -> tuple[Choice, Change | None]:
-    """Compile from each start, as long as a plan's memory suggests a better one."""
+    """Compile each start, then the next change as long as the memory of a plan suggests a better one."""
     tried: dict[Change, StagePlan] = {current_settings(stage.config, stage.stage): stage}
     for start in starts:
         change: Change | None = start
@@ -116,7 +119,7 @@ def _allowed_changes(starts: list[Change], tried: dict[Change, StagePlan]) -> se
 
 
 def _starts(plan: Plan, stage: StagePlan) -> list[Change]:
-    """Return the given settings, then one change per mesh and rematerialisation worth trying.
+    """Return the current settings, then one change for each mesh and rematerialisation worth trying.
 
     `full` recomputes a third of everything to save only what `dots` keeps, so it is left to `advise`.
     """
@@ -135,8 +138,8 @@ def _last_resorts(plan: Plan, stage: StagePlan) -> list[Change]:
 def _candidate_meshes(plan: Plan, stage: StagePlan) -> list[MeshConfig]:
     """Return meshes with the least fsdp that holds parameters and moments, twice that, and the most.
 
-    Replicated weights are fastest, so small fsdp comes first. Of a mesh whose devices share rows, its twin that splits
-    tokens instead of heads follows. Nothing is compiled.
+    Replicated weights are fastest, so small fsdp comes first. A mesh whose devices share rows is followed by its twin
+    that splits tokens instead of heads. Nothing is compiled.
     """
     devices, slices = len(plan.topology.devices), len(set(plan.topology.slices))
 
@@ -153,15 +156,11 @@ def _candidate_meshes(plan: Plan, stage: StagePlan) -> list[MeshConfig]:
 
 
 def _with_split_rows(plan: Plan, stage: StagePlan, mesh: MeshConfig) -> list[MeshConfig]:
-    """Return the mesh with `length` in place of `tensor`, if it has that and the rows of every stage can be split."""
+    """Return the mesh with `length` in place of `tensor`, if it has `tensor` and every stage's rows can be split."""
     if mesh.tensor == 1 or mesh.length > 1:
         return []
     split = replace(mesh, tensor=1, length=mesh.tensor)
     return [split] if rows_can_be_split(plan.recipe, mesh_on(replace(plan.recipe, mesh=split), plan.topology)) else []
-
-
-def _with_own_microbatches(shared: Change, stage: StagePlan) -> Change:
-    return replace(shared, grad_accum_steps=stage.stage.training.microbatches)
 
 
 def _compile_change(plan: Plan, stage: StagePlan, change: Change) -> StagePlan:
@@ -178,7 +177,7 @@ def _next(plan: Plan, planned: StagePlan, change: Change) -> Change | None:
     possible = list(microbatch_counts(planned.stage.training, shards))
     now = change.grad_accum_steps
     fixed = fixed_bytes(planned)
-    # The bytes that grow with the rows of a microbatch, over the room for them.
+    # Ratio of the bytes that grow with the rows of a microbatch to the room for them.
     ratio = max(1.0, planned.needed - fixed) / max(1.0, _NEAR * planned.capacity - fixed)
     fitting = [count for count in possible if count >= now * ratio]
     better = [count for count in fitting if (count < now if planned.fits else count > now)]

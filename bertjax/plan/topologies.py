@@ -36,7 +36,7 @@ class Chip:
 
     @property
     def flops(self) -> float:
-        """Dense bf16 FLOP/s, or what was measured."""
+        """Dense bf16 FLOP/s from the data sheet, or as measured."""
         if self.measured is not None:
             return self.measured.flops
         from bertjax.training.flops import peak_flops  # imports jax, which must wait for `set_environment`
@@ -80,13 +80,12 @@ CHIPS = {
 def find_chip(device_kind: str) -> Chip | None:
     """Return the chip with this jax device kind, or None if it is not in the table."""
     # A real TPU v5p is "TPU v5p", a planned one "TPU v5".
-    wanted = {"TPU v5p": "TPU v5", "TPU v5e": "TPU v5 lite", "TPU v6e": "TPU v6 lite"}.get(device_kind, device_kind)
-    return next((chip for chip in CHIPS.values() if wanted.startswith(chip.device_kind) and _same(wanted, chip)), None)
-
-
-def _same(device_kind: str, chip: Chip) -> bool:
-    """Return whether only a GPU's variant follows the chip's name: TPU v5 is not TPU v5 lite."""
-    return device_kind == chip.device_kind or not chip.is_tpu
+    kind = {"TPU v5p": "TPU v5", "TPU v5e": "TPU v5 lite", "TPU v6e": "TPU v6 lite"}.get(device_kind, device_kind)
+    for chip in CHIPS.values():
+        # The variant of a GPU may follow the chip's name, but TPU v5 lite is not TPU v5.
+        if kind == chip.device_kind or (kind.startswith(chip.device_kind) and not chip.is_tpu):
+            return chip
+    return None
 
 
 LOCAL = "local"
@@ -112,9 +111,9 @@ ALIASES = {
 }
 _CORES_IN_TYPES = ("v4", "v5p")  # accelerator types such as v5p-16 count two cores per chip
 _FULL_TORUS = 16  # chips along a dim of a v5e or v6e slice that closes into a ring
-_CUBE = 4  # chips along each dim of the blocks that v4, v5p and tpu7x are built of; whole blocks close into rings
+_CUBE = 4  # chips along each dim of the blocks in v4, v5p and tpu7x; whole blocks close into rings
 _MEGACORE = ("v4", "v5p")  # where both cores of a chip are one jax device
-_LIBTPU = "LIBTPU_INIT_ARGS"  # the variable of its flags, which it reads when it is loaded
+_LIBTPU = "LIBTPU_INIT_ARGS"  # the variable with libtpu's flags, which it reads when it is loaded
 _DUMP = "--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true --xla_jf_dump_llo_pass_label_regex=^final_bundles"
 _QUIET = {
     # No TPU is used, so any number of compilers may run at once.
@@ -217,9 +216,9 @@ def planning_environment(name: str, environment: Mapping[str, str], dump: Path |
 
 
 def empty_dump(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the folder of schedules, without those of earlier programs, whose instructions may have the same names.
+    """Empty the folder of schedules and return it; None if libtpu writes no schedules.
 
-    None if libtpu writes none.
+    Instructions of earlier programs may have the same names as those of the next one.
     """
     folders = re.findall(r"--xla_jf_dump_to=(\S+)", environment.get(_LIBTPU, ""))
     if not folders:
@@ -258,12 +257,12 @@ def _suggest_names(name: str) -> str:
     kind = name.removesuffix(shape)
     kind = ALIASES.get(kind, kind)
     name = f"{kind}{shape}"
-    counted = re.fullmatch(r"-(\d+)", shape)
-    if kind in CHIPS and counted:
-        chips = int(counted.group(1)) // (2 if kind in _CORES_IN_TYPES else 1)
-        as_many = [one for one in SHAPES[kind] if math.prod(int(size) for size in one.split("x")) == chips]
-        if as_many:
-            return f"of as many chips: {', '.join(f'{kind}:{one}' for one in as_many)}"
+    count = re.fullmatch(r"-(\d+)", shape)
+    if kind in CHIPS and count:
+        chips = int(count.group(1)) // (2 if kind in _CORES_IN_TYPES else 1)
+        equal = [one for one in SHAPES[kind] if math.prod(int(size) for size in one.split("x")) == chips]
+        if equal:
+            return f"of as many chips: {', '.join(f'{kind}:{one}' for one in equal)}"
     near = [one for one in known if one.startswith(f"{kind}:")] if kind in CHIPS else []
     near = difflib.get_close_matches(name, near or known, 4, 0.6 if not near else 0.3) or near[:4]
     near.sort(key=lambda one: (not one.startswith(name), known.index(one) if one.startswith(name) else 0))
