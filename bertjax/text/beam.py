@@ -1,4 +1,4 @@
-"""Run a function on units of text with Apache Beam: on Dask, Dataflow, Flink, Spark, or locally by its DirectRunner.
+"""Run a function on units of text with Apache Beam: on Dask, Dataflow, Flink, Spark, or locally (DirectRunner).
 
 A pipeline returns nothing to the program that starts it, so each unit's result or error is a file in a directory that
 the workers share with that program.
@@ -34,17 +34,17 @@ _TOKENIZER = threading.Lock()  # a worker's threads share its tokenizer, which i
 def run_units(
     function: Callable[[Unit], Result], units: Iterable[Unit], what: str, *, options: Sequence[str], folder: AnyPath
 ) -> Iterator[tuple[Unit, Result]]:
-    """A `Runner` by a pipeline with `options` (`--runner=FlinkRunner` and so on); yields after it has ended.
+    """A `Runner` that starts a pipeline with `options` (`--runner=FlinkRunner` and so on); yields after it has ended.
 
-    `folder` must have the same name on the workers, which need bertjax installed. Raises ValueError if Apache Beam is
+    The workers need bertjax installed and must see `folder` under the same name. Raises ValueError if Apache Beam is
     not installed here.
     """
     beam = _import_beam()
     units = list(units)
     if not units:
         return
-    for left in folder.glob("beam-*.partial"):  # left by a killed program
-        remove_tree(left)
+    for leftover in folder.glob("beam-*.partial"):  # of a killed program
+        remove_tree(leftover)
     # A new name: the pipeline of a killed program may still write to the previous one.
     results = folder / f"beam-{secrets.token_hex(4)}.partial"
     results.mkdir(parents=True)
@@ -87,9 +87,9 @@ def _run_pipeline(
 
 
 def _with_defaults(options: Sequence[str]) -> list[str]:
-    """Options of a pipeline with a short name for the Dask runner, and each unit a task of its own there.
+    """Expand `DaskRunner` to its full class name, and run one unit per task on it.
 
-    Beam has no such name, and by default puts 128 units in a task: one worker would do all of them.
+    Beam has no short name for this runner. By default it puts 128 units in a task, so one worker would run them all.
     """
     named = [_DASK.sub(rf"\g<1>{_DASK_RUNNER}", option) for option in options]
     is_dask = any(_DASK_RUNNER in option for option in named)
@@ -127,12 +127,12 @@ def _read_result(unit: Unit, results: AnyPath, what: str) -> Any:
     except FileNotFoundError:
         raise RuntimeError(
             f"{what}: the pipeline succeeded, but its workers left nothing in {results}; set data.root to a folder "
-            "or URL that the workers and this machine access by the same absolute name"
+            "or URL that has the same absolute name on the workers and on this machine"
         ) from None
 
 
 def _failure(results: AnyPath, what: str, error: Exception) -> Exception:
-    """The error to raise for a runner's error: that of the failed unit, if it left one."""
+    """Translate the error of a pipeline into the error that a failed unit reported, if there is one."""
     for path in sorted(results.glob("failed-*.json")):
         failure = json.loads(path.read_bytes())
         if failure["is_unreadable"]:

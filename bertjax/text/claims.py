@@ -1,8 +1,8 @@
 """Claim units, so that any number of processes and machines divide them among themselves.
 
-They lock bytes of one file on a shared disk: byte n for unit n, from the beginning of its work to its result. The
+A process locks bytes of one file on a shared disk: byte n for unit n, from the beginning of its work to its result. The
 system releases the locks of a process that ends, however it ends. In object storage, and on a disk without locks, a
-unit may be done twice, with the same result; there, processes that begin at different units rarely meet.
+unit may be done twice, with the same result; processes that begin at different units rarely collide there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bertjax.text.corpus import Unit
 
 
 class Claims:
-    """The claims of one process, in the file `path`; a context manager, which releases them."""
+    """Claims of one process, as locks in the file `path`; leaving the context releases them."""
 
     def __init__(self, path: AnyPath) -> None:
         self._path = path

@@ -33,8 +33,8 @@ from bertjax.text.units import spans_field
 
 UNIT_BYTES = 8 << 20  # of text, about; small enough that the processes end together
 LARGEST_UNIT = 1 << 30  # bytes of text, about; a killed process loses a unit
-MOST_FILES = 5_000_000  # whose names a store and the digest cache can list: 200 bytes each, in 1 GiB
-MAX_UNITS = 64  # of a corpus of up to 64 GiB of text, about; every unit becomes a shard
+MOST_FILES = 5_000_000  # that a store and the digest cache can list: 200 bytes each, in 1 GiB
+MAX_UNITS = 64  # in a corpus of up to about 64 GiB; every unit becomes a shard
 
 _CUTTING_VERSION = 2  # of the rules that cut units
 _NAMED_FILES = 3  # in a message
@@ -51,11 +51,11 @@ class Unit:
     source: int  # index of the source in the corpus
     files: tuple[SourceFile, ...]
     size: int  # bytes on disk
-    digest: str = ""  # SHA-256 (hex) of the files' digests and of how they are read
+    digest: str = ""  # SHA-256 (hex) of the files' digests and reading options
 
     @property
     def name(self) -> str:
-        """The beginning of the names of its files."""
+        """Prefix of the unit's file names."""
         return f"unit-{self.number:05}"
 
 
@@ -101,7 +101,7 @@ class Corpus:
 
     @classmethod
     def from_sources(cls, sources: tuple[Source, ...], data: DataConfig) -> Corpus:
-        """Like `of`, for sources of any kind, whatever `data.sources` are; digests are cached below `data.root`."""
+        """Like `of`, with these sources instead of `data.sources`; digests are cached under `data.root`."""
         encoding = encoding_name(data.encoding)
         matches = [find_files(source, data.exclude, check=data.on_error == "stop") for source in sources]
         everything = [
@@ -117,7 +117,7 @@ class Corpus:
         ]
         if len(everything) > MOST_FILES:
             raise ValueError(
-                f"data.sources: {len(everything):,} files, and a store lists {MOST_FILES:,} at most; join them "
+                f"data.sources: {len(everything):,} files, but a store can list only {MOST_FILES:,}; join them "
                 "into files of many documents (jsonl:, lines:)"
             )
         stamps = _stamps(everything)
@@ -146,7 +146,7 @@ class Corpus:
             if len(kinds) > 1 or len(encodings) > 1:
                 for entry, (file, _, _) in zip(names, group, strict=True):
                     entry.append(f"{file.kind} {KINDS[file.kind].version} {file.encoding}")
-            # Files of one kind are described as if it had been named.
+            # A folder with files of only one kind is described like a source of that kind.
             kind = kinds.pop() if len(kinds) == 1 else source.kind
             version, encoding = KINDS[kind].version, encodings.pop() if len(encodings) == 1 else UTF8
             described.append(
@@ -157,7 +157,7 @@ class Corpus:
         return described
 
     def detected_encodings(self) -> dict[str, list[str]]:
-        """Encoding -> the files that are read as that and not as `data.encoding`, because of what is in them."""
+        """Map each encoding that was detected in files, and overrides `data.encoding`, to those files."""
         files_by_encoding: dict[str, list[str]] = {}
         for source, files in zip(self.sources, self.files, strict=True):
             for file in files if KINDS[source.kind].is_mixed else ():
@@ -166,7 +166,7 @@ class Corpus:
         return files_by_encoding
 
     def without(self, failures: Mapping[tuple[str, ...], str]) -> Corpus:
-        """The corpus without the files in `failures`, which maps the `reading` of each to its reason.
+        """Return the corpus without the files in `failures`, a map from each file's `reading` to the reason.
 
         Raises ValueError for a source with no file left.
         """
@@ -178,7 +178,7 @@ class Corpus:
         return replace(self, hashed=readable, skipped=skipped)
 
     def changes_since(self, earlier: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Describe the changes since an earlier `description`, a phrase per source; renaming is no change."""
+        """Describe the changes since an earlier `description`, a phrase per source; renaming is not a change."""
         now = self.description()
         if len(now) != len(earlier):
             return [f"data.sources had {len(earlier)} sources and has {len(now)}"]
@@ -199,21 +199,21 @@ class Corpus:
         digests = {one.file.reading: one.digest for group in self.hashed for one in group}
         units: list[Unit] = []
         for source, group in enumerate(self.files):
-            held, held_weight = [], 0
+            pending, pending_bytes = [], 0
             parts = [part for file in group for part in split_file(file, text_bytes(file) // target)]
             for part in parts:
-                held.append(part)
-                held_weight += text_bytes(part)
-                if held_weight >= target or part.span or part is parts[-1]:
-                    size, digest = sum(file.size for file in held), _unit_digest(held, digests)
-                    units.append(Unit(len(units), source, tuple(held), size, digest))
-                    held, held_weight = [], 0
+                pending.append(part)
+                pending_bytes += text_bytes(part)
+                if pending_bytes >= target or part.span or part is parts[-1]:
+                    size, digest = sum(file.size for file in pending), _unit_digest(pending, digests)
+                    units.append(Unit(len(units), source, tuple(pending), size, digest))
+                    pending, pending_bytes = [], 0
         return units
 
     def cutting(self) -> dict[str, Any]:
-        """The version of the rules that cut units, as an input of a store; empty if those of version 1 give the same.
+        """The version of the rules that cut units, as an input of a store; empty if version 1 cuts the same units.
 
-        In version 1, a corpus had about `MAX_UNITS` at most, and files of lines were not split.
+        Version 1 did not split files of lines and made at most about `MAX_UNITS` units.
         """
         has_spans = any(file.span and KINDS[file.kind].takes_encoding for unit in self.units for file in unit.files)
         is_large = self.text_bytes // MAX_UNITS > max(UNIT_BYTES, LARGEST_UNIT)
@@ -229,9 +229,9 @@ class Corpus:
         refuse_changed(self.changed_files())
 
     def changed_files(self) -> Iterator[SourceFile]:
-        """The files whose content has changed since they were hashed.
+        """Yield the files whose content has changed since they were hashed.
 
-        A file with another stamp is hashed again: copying, restoring or touching a file changes its times alone.
+        A file with a new stamp is hashed again: copying, restoring or touching a file changes only its times.
         """
         hashed = [one for group in self.hashed for one in group]
         stamps = _stamps([one.file for one in hashed])
@@ -247,7 +247,7 @@ def refuse_changed(files: Iterable[SourceFile]) -> None:
 
 
 def _unit_digest(files: Sequence[SourceFile], digests: Mapping[tuple[str, ...], str]) -> str:
-    """SHA-256 (hex) of what is in a unit of files, or of spans of them, with these digests by `reading`."""
+    """SHA-256 (hex) of a unit's content and reading options; `digests` maps a file's `reading` to its digest."""
     described = [
         (
             *(file.kind, KINDS[file.kind].version, os.path.basename(file.path), digests[file.reading]),
@@ -263,7 +263,7 @@ def _contents(description: Mapping[str, Any]) -> tuple[str, list[list[str]]]:
 
 
 def _file_changes(earlier: Sequence[Sequence[str]], now: Sequence[Sequence[str]]) -> str:
-    """Describe how two lists of [name, digest, ...] differ, with the first names."""
+    """Describe how two lists of [name, digest, ...] differ, naming the first files."""
     before, after = ({name: content for name, *content in files} for files in (earlier, now))
     names = {
         "new": sorted(after.keys() - before.keys()),
@@ -283,14 +283,14 @@ def with_draws(
 ) -> Iterator[tuple[Document, tuple[float, float]]]:
     """Yield each document part with its document's `draws`, taken from the first part, so that parts stay together.
 
-    The draws of a document in a group are those of the group's name.
+    Documents in a group share the draws of the group's name.
     """
-    drawn = (0.0, 0.0)
+    document_draws = (0.0, 0.0)
     for document in documents:
         if not document.is_continuation:
             group = groups.of(document) if groups else None
-            drawn = draws(document.text if group is None else f"group {group}")
-        yield document, drawn
+            document_draws = draws(document.text if group is None else f"group {group}")
+        yield document, document_draws
 
 
 def draws(text: str) -> tuple[float, float]:
@@ -303,7 +303,7 @@ def draws(text: str) -> tuple[float, float]:
 
 
 def _words(text: str) -> bytes:
-    """The same as `" ".join(text.split()).encode()`, several times as fast."""
+    """Like `" ".join(text.split()).encode()`, but several times faster."""
     if not text.isascii() and any(space in text for space in _SPACES_BEYOND_ASCII):
         return " ".join(text.split()).encode()
     words = text.encode().translate(_TO_SPACE).strip()
@@ -320,7 +320,7 @@ def _stamps(files: Sequence[SourceFile]) -> tuple[tuple[int, ...], ...]:
 
 
 def _stamp(file: SourceFile) -> tuple[int, ...]:
-    """Size, mtime and ctime of a file, summed or maximal over its members; `object_state` of a remote one.
+    """Size, mtime and ctime of a file, summed or maximal over its members; `object_state` if the file is remote.
 
     Programs can restore the mtime after a change, but not the ctime.
     """
@@ -332,7 +332,7 @@ def _stamp(file: SourceFile) -> tuple[int, ...]:
 
 
 def _with_encodings(files: Sequence[HashedFile], cache_path: AnyPath) -> tuple[HashedFile, ...]:
-    """The files with the encodings that were detected in them, cached by digest."""
+    """Detect the encoding of each file and return the files with it; results are cached by digest."""
     cache = read_cache(cache_path)
 
     def detect(one: HashedFile) -> str:

@@ -11,8 +11,8 @@ from bertjax.text.sentences import cut_at_spaces, split_sentences
 from bertjax.text.spans import join, split_spans
 
 DOCUMENT_CAP = 1 << 20  # characters; a longer document is read in parts, to bound memory
-PIECE_ENDS = ""  # ends a document in a stream of paragraphs; the next one is of the same work
-DIVIDING_VERSION = 2  # of the rules that divide works; a change makes other stores
+PIECE_ENDS = ""  # ends a document in a stream of paragraphs; the next document belongs to the same work
+DIVIDING_VERSION = 2  # of the rules that divide works; a change makes new stores
 
 _HEADING_SIZE = 100  # characters at most
 _HEADING = re.compile(
@@ -50,9 +50,9 @@ class Document:
         return [piece for line in self.text.split("\n") for piece in cut_at_spaces(line.strip()) if piece]
 
     def bare(self, sentences: Sequence[str]) -> list[bool]:
-        """Whether each sentence has no white space before it, as the first of a document, and others in Chinese."""
+        """Whether each sentence follows without white space: a document's first, and later ones in Chinese."""
         bare = [False] * len(sentences)
-        if not self.text.isascii():  # in ASCII text, every end of a sentence has a space behind it
+        if not self.text.isascii():  # in ASCII text, a space follows every sentence
             end = 0
             for number, sentence in enumerate(sentences):
                 begin = self.text.index(sentence, end)
@@ -69,11 +69,11 @@ def split_paragraphs(text: str) -> Iterator[str | None]:
     yield None
 
 
-def divided(paragraphs: Iterable[str | None], longest: int, counts: ReadCounts) -> Iterator[str | None]:
+def divide_works(paragraphs: Iterable[str | None], longest: int, counts: ReadCounts) -> Iterator[str | None]:
     """Divide documents of over `longest` characters in a stream of paragraphs, at headings or between paragraphs.
 
-    A longer paragraph is cut after a sentence. No heading ends a piece of less than an eighth of `longest`, so that a
-    table of contents stays together. Adds the divided works and their pieces to `counts`.
+    A longer paragraph is cut after a sentence. A heading does not end a piece shorter than an eighth of `longest`, so
+    that a table of contents stays together. Adds the divided works and their pieces to `counts`.
     """
     size, pieces = 0, 1
     for paragraph in paragraphs:
@@ -116,14 +116,14 @@ def assemble(
 ) -> Iterator[Document]:
     """Group a stream of paragraphs, where None or `PIECE_ENDS` ends a document, into documents or their parts.
 
-    No part has more than `DOCUMENT_CAP` characters. Adds to `counts`, where a document counts once whatever its parts.
+    A part has at most `DOCUMENT_CAP` characters. Adds to `counts`, in which a document with several parts counts once.
     """
-    held: list[str] = []
+    pending: list[str] = []
     size = parts = 0
     is_of_same_work = False
 
     def part() -> Document:
-        text = join(held, "\n")
+        text = join(pending, "\n")
         counts.documents += not parts
         counts.split_documents += parts == 1
         counts.characters += len(text)
@@ -131,11 +131,11 @@ def assemble(
 
     for paragraph in paragraphs:
         if not paragraph:
-            if held:
+            if pending:
                 yield part()
             else:
                 counts.empty_documents += 1
-            held, size, parts = [], 0, 0
+            pending, size, parts = [], 0, 0
             is_of_same_work = paragraph == PIECE_ENDS
             continue
         pieces: Iterable[str] = (paragraph,)
@@ -143,26 +143,26 @@ def assemble(
             counts.cut_paragraphs += 1
             pieces = split_spans(paragraph, cut_at_spaces(paragraph, DOCUMENT_CAP))
         for piece in pieces:
-            if held and size + len(piece) > DOCUMENT_CAP:
+            if pending and size + len(piece) > DOCUMENT_CAP:
                 yield part()
-                held, size, parts = [], 0, parts + 1
-            held.append(piece)
+                pending, size, parts = [], 0, parts + 1
+            pending.append(piece)
             size += len(piece) + 1
 
 
 def describe_counts(counts: ReadCounts) -> list[str]:
-    """Lines on what reading split, cut, replaced or left out, with counts; empty if it changed nothing."""
+    """Describe what reading split, cut, replaced or left out, a line with a count each; empty if nothing."""
     descriptions = {
         "empty_documents": "documents without text (redirects, for example), which were left out",
         "split_documents": f"documents of over {DOCUMENT_CAP:,} characters, read in parts and stored as one",
         "divided_works": "documents split at headings or between paragraphs (data.split_documents)",
-        "pieces": "documents made of those that were split",
+        "pieces": "documents that those were split into",
         "cut_paragraphs": f"paragraphs of over {DOCUMENT_CAP:,} characters, cut at spaces",
-        "cut_lines": "lines too long to hold, cut at spaces",
-        "unterminated_documents": "documents without </doc>, ended where the next one or the end of the file is",
-        "lower_case_letters": "letters of FASTA in lower case, read as upper case",
-        "stop_marks": "records of FASTA that end in *, which was left out",
-        "lines_outside_documents": "lines of text in no document, which were left out",
+        "cut_lines": "lines too long for the memory, cut at spaces",
+        "unterminated_documents": "documents without </doc>, ended at the next document or the end of the file",
+        "lower_case_letters": "lower-case letters in FASTA files, read as upper case",
+        "stop_marks": "FASTA records that end in *, which was left out",
+        "lines_outside_documents": "lines of text outside a document, which were left out",
         "unreadable_modules": "modules that are not valid Python, which were left out",
         "replaced_characters": "characters that are not valid text, replaced by U+FFFD",
     }

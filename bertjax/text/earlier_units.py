@@ -1,9 +1,9 @@
 """Take over finished units of unchanged files from an interrupted preparation.
 
-A store is named after all of its text, so that a changed, new or missing file makes another store, and the units of
-the other files would be made again. A unit's record has the digest of its own content and of how it is read. Where
-another unfinished store of the same root has an equal unit, links to its shards are put into this store's folder, so
-that nothing is copied.
+A store's name is a fingerprint of all of its text, so a changed, new or missing file makes another store, and the units
+of the other files would be made again. A unit's record has the digest of its own content and reading options. If
+another unfinished store under the same root has an equal unit, its shards are linked into this store's folder, so that
+nothing is copied.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bertjax.text.store.manifest import shard_files
 def take_over_units(units: Sequence[Unit], job: ShardJob) -> None:
     """Link the shards of units that another preparation has finished into the folder of `job`.
 
-    Takes none in object storage, nor where filters compare documents across units.
+    Does nothing in object storage, or if filters compare documents across units.
     """
     if not isinstance(job.folder, Path) or compares(job.data.filters):
         return
@@ -36,32 +36,32 @@ def take_over_units(units: Sequence[Unit], job: ShardJob) -> None:
             continue
         try:
             record = read_json(path, UnitRecord)
-        except (FileNotFoundError, ValueError):  # gone, as when its store was published, or damaged
+        except (FileNotFoundError, ValueError):  # removed because its store was published, or damaged
             continue
         if (unit := missing.get(record["digest"])) and _take_over(unit, record, path.parent, job):
             del missing[record["digest"]]
 
 
 def _take_over(unit: Unit, record: Mapping[str, Any], earlier: Path, job: ShardJob) -> bool:
-    """Link the shards of a record; returns whether they are all there and the disk can link them."""
+    """Link the shards of a record; returns False if one is missing or the disk does not support links."""
     assert isinstance(job.folder, Path)
     shards: dict[str, Any] = {}
     with scratch_dir(job.folder, f"{unit.name}-") as name:
         scratch = Path(name)
         try:
             for split, shard in record["shards"].items():
-                shards[split] = shard and _linked(shard, earlier, f"{split}-{unit.number:05}", scratch)
+                shards[split] = shard and _link_shard(shard, earlier, f"{split}-{unit.number:05}", scratch)
         except OSError:
             return False
         for file in sorted(scratch.iterdir()):
             publish(file, job.folder)
-        made = json.dumps({**record, "inputs": job.inputs, "shards": shards}).encode()
-        publish_files({f"{unit.name}.json": made}, scratch, job.records)
+        new_record = json.dumps({**record, "inputs": job.inputs, "shards": shards}).encode()
+        publish_files({f"{unit.name}.json": new_record}, scratch, job.records)
     return True
 
 
-def _linked(shard: Mapping[str, Any], folder: Path, name: str, scratch: Path) -> dict[str, Any]:
-    """The record of a shard under another name, with links to its files in `scratch`. Raises OSError without them."""
+def _link_shard(shard: Mapping[str, Any], folder: Path, name: str, scratch: Path) -> dict[str, Any]:
+    """Link a shard's files into `scratch` under a new name; returns its new record. Raises OSError if one is bad."""
     renamed = copy.deepcopy(dict(shard))
     for file in shard_files(renamed):
         earlier = folder / file["name"]

@@ -1,7 +1,7 @@
 """Extend a vocabulary with words of new text, so that a domain's terms take fewer tokens.
 
 New tokens first replace `[unused]` ones, so that the tables need not grow, then are appended. A model that starts from
-weights of the old vocabulary gives each new token the mean of its former pieces (`convert.adapt`).
+weights for the old vocabulary initialises each new token to the mean of its former pieces (`convert.adapt`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.training import smoothed
 from bertjax.tokenization.wordpiece import with_tokens
 
-EXTENDER_VERSION = 2  # of the choice of words; a change makes other vocabularies
-LEAST_COUNT = 10  # of a word; a rarer one would not be learned
+EXTENDER_VERSION = 2  # of the choice of words; a change makes new vocabularies
+LEAST_COUNT = 10  # of a word; rarer words would not be learned
 LONGEST_WORD = 30  # characters
 
 
@@ -41,16 +41,18 @@ class Extension:
 def extend_vocabulary(data: DataConfig, most: int, progress: Progress = no_progress) -> Extension:
     """Extend `data.vocab` by at most `most` words of the training documents of `data.sources`.
 
-    The new vocabulary is stored like a trained one. Raises ValueError if no vocabulary is named, or like preparing.
+    The new vocabulary is stored like a trained one. Raises ValueError if no vocabulary is named, and for text that
+    cannot be read.
     """
     if not data.vocab or most < 1:
         raise ValueError(
-            f"data.vocab={data.vocab!r}, --max-new {most}: name the vocabulary to extend, and at least one new token"
+            f"data.vocab={data.vocab!r}, --max-new {most}: name the vocabulary to extend, and allow at least one new "
+            "token"
         )
     old = load_vocabulary(data.vocab, TextRules.of(data))
     if not old.is_wordpiece:
         raise ValueError(f"data.vocab={data.vocab!r} is {old.kind_name}: only a WordPiece vocabulary can be extended")
-    # Count words as the vocabulary normalises them, whatever a recipe would train.
+    # Count words as the vocabulary normalises them, not as a recipe would.
     data = replace(data, tokenizer=old.kind, **asdict(old.rules))
     runner = processes(data.workers)
     corpus = readable_corpus(data, progress, runner)
@@ -77,13 +79,13 @@ def extend_vocabulary(data: DataConfig, most: int, progress: Progress = no_progr
 def worthwhile_words(old: Tokenizer, words: Mapping[str, int], most: int) -> list[str]:
     """The words that save the most tokens: count x (pieces - 1), plus count for a word that is [UNK].
 
-    Only words of letters that occur at least `LEAST_COUNT` times; ties are in alphabetical order.
+    Considers words that consist of letters and occur at least `LEAST_COUNT` times; ties are in alphabetical order.
     """
-    known = set(old.tokens)
+    present = set(old.tokens)
     eligible = sorted(
         word
         for word, count in words.items()
-        if count >= LEAST_COUNT and word.isalpha() and len(word) <= LONGEST_WORD and word not in known
+        if count >= LEAST_COUNT and word.isalpha() and len(word) <= LONGEST_WORD and word not in present
     )
     if not eligible:
         return []
@@ -95,7 +97,7 @@ def worthwhile_words(old: Tokenizer, words: Mapping[str, int], most: int) -> lis
 
 
 def with_words(tokens: list[str], added: list[str]) -> tuple[list[str], int]:
-    """Put new tokens in place of `[unused…]` ones, then append the rest. Returns (tokens, number replaced)."""
+    """Replace `[unused…]` tokens by new ones, then append the rest. Returns (tokens, number replaced)."""
     unused = [number for number, token in enumerate(tokens) if token.startswith("[unused")][: len(added)]
     extended = list(tokens)
     for number, token in zip(unused, added, strict=False):

@@ -1,4 +1,4 @@
-"""Caches about the files of a text in `data.root`, such as their digests, for all machines that share it."""
+"""Caches of facts about text files, such as digests, in `data.root`, for all machines that share it."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from bertjax.text.sources.source import SourceFile
 THREADS = 4
 _MOST_BYTES = 1 << 30  # of a cache; 200 bytes a file
 _SETTLED_SECONDS = 2.0
-_BATCH_BYTES = 4 << 30  # of files; after a batch its digests are written, and other machines' are looked up
+_BATCH_BYTES = 4 << 30  # of files; after each batch, write its digests and look up those of other machines
 
 
 def file_digests(files: Sequence[SourceFile], stamps: Sequence[tuple[int, ...]], folder: AnyPath) -> list[str]:
     """The SHA-256 of each file; digests of plain files are cached in `folder` by path and stamp.
 
-    They name the store, and so are taken before the text is read for it: 0.2 of the 27 processor seconds in which
-    200 MB of plain text are prepared. Machines that share the folder take them in different orders and look up those
-    of the others after every few gigabytes, so that together they read the text about once.
+    They name the store, and so are computed before the text is prepared, which costs 0.2 of the 27 processor seconds
+    for 200 MB of plain text. Machines that share the folder hash files in different orders and look up each other's
+    digests after every few gigabytes, so that together they read the text about once.
     """
     keys = [_key(file, stamp) for file, stamp in zip(files, stamps, strict=True)]
     own = folder / f"{socket.gethostname()}.json"
@@ -50,9 +50,9 @@ def file_digests(files: Sequence[SourceFile], stamps: Sequence[tuple[int, ...]],
 
 
 def _key(file: SourceFile, stamp: tuple[int, ...]) -> str:
-    """The key of a file's digest in the cache, or "" if it is not cached.
+    """The key of a file's digest in the cache; "" for a file that is not cached.
 
-    A file that was just written can change again within the resolution of its timestamp.
+    A file that was just written is not: it can change again within the resolution of its timestamp.
     """
     if file.members or not (is_remote(file.path) or time.time() - max(stamp[1:]) / 1e9 > _SETTLED_SECONDS):
         return ""
@@ -76,9 +76,9 @@ def read_cache(path: AnyPath) -> dict[str, str]:
 
 
 def extend_cache(path: AnyPath, cache: Mapping[str, str], fresh: Mapping[str, str]) -> None:
-    """Add entries to a file whose content is `cache`, unless it has them.
+    """Add the entries of `fresh` to a file whose content is `cache`, unless it has them.
 
-    Several processes may write it at once; the last one wins, and all of them are right.
+    Several processes may write it at once: the last one wins, and every version is correct.
     """
     if not fresh.items() <= cache.items():
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """Groups of near relatives among records, such as clusters of proteins, by `data.groups`.
 
 All records of a group are in one split: a held-out record whose relatives were trained on tests nothing. A group is
-known by a hash of its name, uint64; a record without a group is a group of its own.
+identified by a uint64 hash of its name; a record without a group forms its own.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _ORDERS = {"file": (0, 1), "mmseqs": (1, 0)}  # which field of a line is the rec
 
 @dataclass(frozen=True)
 class Groups:
-    """The group of each record: by its name, or as the source has it if `names` is None."""
+    """The group of each record: looked up by the record's name, or from the source if `names` is None."""
 
     names: np.ndarray | None = None  # uint64 [records], ascending hashes
     members: np.ndarray | None = None  # uint64 [records], the group of each
 
     def of(self, document: Document) -> int | None:
-        """The group of a document; None if it is in none."""
+        """The group of a document; None if it has none."""
         record = get_record(document.text)
         if self.names is None or self.members is None:
             return name_hash(record.group) if record.group else None
@@ -40,48 +40,48 @@ class Groups:
 
 
 def name_hash(name: str) -> int:
-    """64 bits of a name."""
+    """64-bit hash of a name."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
 def group_column(data: DataConfig) -> str:
-    """The field of records that names their group; empty if groups come from a file, or there are none."""
-    kind, _, named = data.groups.partition(":")
-    return named if kind == _COLUMN else ""
+    """The record field that names the group; empty if groups come from a file, or there are none."""
+    kind, _, field = data.groups.partition(":")
+    return field if kind == _COLUMN else ""
 
 
 def groups_fingerprint(written: str) -> str:
-    """What the groups of `data.groups` are, for a fingerprint: the column, or the digest of the file."""
-    kind, _, named = written.partition(":")
+    """Fingerprint of `data.groups`: the column, or the digest of the file."""
+    kind, _, path = written.partition(":")
     if kind == _COLUMN:
         return written
     read_groups(written)
-    return f"{kind}:{sha256_of_file(named)}"
+    return f"{kind}:{sha256_of_file(path)}"
 
 
 @lru_cache(maxsize=1)
 def read_groups(written: str) -> Groups:
-    """The groups of `data.groups`, `file:PATH`, `mmseqs:PATH` or `column:FIELD`.
+    """Read the groups of `data.groups`, which is `file:PATH`, `mmseqs:PATH` or `column:FIELD`.
 
     Raises ValueError for another form, a missing file, a line without two fields, or a record in two groups.
     """
-    kind, _, named = written.partition(":")
-    if kind == _COLUMN and named:
+    kind, _, path = written.partition(":")
+    if kind == _COLUMN and path:
         return Groups()
     setting = f"data.groups={written!r}"
-    if kind not in _ORDERS or not named:
+    if kind not in _ORDERS or not path:
         raise ValueError(
             f"{setting}: write file:PATH (on each line a record and its group), mmseqs:PATH (the group first, as "
             "MMseqs2 writes clusters), or column:FIELD"
         )
-    if not to_path(named).is_file():
-        raise ValueError(f"{setting}: no such file; it has a record and its group on each line")
+    if not to_path(path).is_file():
+        raise ValueError(f"{setting}: no such file; give a file with a record and its group on each line")
     record, group = _ORDERS[kind]
     pairs = []
-    for number, line in enumerate(read_lines(named, lambda number: None), 1):
+    for number, line in enumerate(read_lines(path, lambda number: None), 1):
         fields = line.split()
         if len(fields) != 2:
-            raise ValueError(f"{named}, line {number}: {line[:80]!r}; a line has two names, of a record and of a group")
+            raise ValueError(f"{path}, line {number}: {line[:80]!r}; expected two names, a record and its group")
         pairs.append((name_hash(fields[record]), name_hash(fields[group])))
     table = np.array(pairs, np.uint64).reshape(-1, 2)
     order = np.lexsort((table[:, 1], table[:, 0]))
@@ -89,5 +89,5 @@ def read_groups(written: str) -> Groups:
     twice = np.flatnonzero((names[1:] == names[:-1]) & (members[1:] != members[:-1]))
     if len(twice):
         line = int(order[twice[0] : twice[0] + 2].max()) + 1
-        raise ValueError(f"{setting}, line {line}: its record is in another group too; a record is in one group")
+        raise ValueError(f"{setting}, line {line}: this record was already put in another group; give it one group")
     return Groups(names, members)

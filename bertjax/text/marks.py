@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from bertjax.text.sources.registry import KINDS, read_documents
 from bertjax.text.sources.source import SourceFile
 
-NOTICEABLE_SHARE = 0.01  # of the text, in words that change
+NOTICEABLE_SHARE = 0.01  # share of the text in words that change
 
 _SAMPLED_FILES = 32
 _NAMED_WORDS, _NAMED_CHARACTERS = 3, 40  # in a message
@@ -19,9 +19,9 @@ _SAMPLED_CHARACTERS = 20_000  # of each file
 
 
 def warn_of_stripped_accents(sources: Sequence[Sequence[SourceFile]]) -> str:
-    """Warn (UserWarning) if stripping accents changes much of the text. Returns the line, or an empty one.
+    """Warn (UserWarning) if stripping accents changes much of the text. Returns the warning, or an empty string.
 
-    Samples the sources' files, without those of English prose.
+    Samples the sources' files, except English prose.
     """
     files = [file for group in sources for file in group if not KINDS[file.kind].is_english]
     sampled = files[:: -(-len(files) // _SAMPLED_FILES) or 1]
@@ -36,7 +36,7 @@ def warn_of_stripped_accents(sources: Sequence[Sequence[SourceFile]]) -> str:
     examples = ", ".join(f"{word} becomes {_without_accents(word)}" for word in named)
     line = (
         f"data.strip_accents=True changes words that are {share:.1%} of the text ({examples}); set "
-        "--data.strip-accents False to keep them, with a vocabulary made that way"
+        "--data.strip-accents False to keep them, with a vocabulary that keeps them too"
     )
     # stacklevel=1, so that the same line is shown once for the vocabulary and the store.
     warnings.warn(line, stacklevel=1)
@@ -55,9 +55,9 @@ def _without_accents(word: str) -> str:
 
 
 def _sample(file: SourceFile) -> Iterable[str]:
-    left = _SAMPLED_CHARACTERS
+    remaining = _SAMPLED_CHARACTERS
     for document in read_documents(file):
-        yield document.text[:left]
-        left -= len(document.text)
-        if left <= 0:
+        yield document.text[:remaining]
+        remaining -= len(document.text)
+        if remaining <= 0:
             return

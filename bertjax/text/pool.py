@@ -23,7 +23,7 @@ from bertjax.text.corpus import Unit
 Result = TypeVar("Result")
 
 LOOK_SECONDS = 5.0  # between two checks of the workers' states
-LOOKS = 9  # in a row with a stopped worker until it counts as lost; one alone may follow Ctrl-Z and `fg`
+LOOKS = 9  # checks in a row that must see a worker stopped; a single one may follow Ctrl-Z and `fg`
 
 
 class Runner(Protocol):
@@ -42,9 +42,9 @@ class Runner(Protocol):
 
 
 class StoppedWorker(RuntimeError):
-    """A worker process is stopped, so its units will never finish; the same command continues from there."""
+    """A worker process is stopped, so its units will never finish; running the command again continues from there."""
 
-    exit_code = 75  # like a process that lost another one
+    exit_code = 75  # as for a run that lost a process
 
 
 def cores() -> int:
@@ -67,7 +67,7 @@ def run_units(
     only).
     """
     waiting = iter(units)
-    # No more at a time than workers, so that the units of a dead worker are known.
+    # Submit at most one unit per worker, so that an error can name the units of a dead worker.
     first = list(itertools.islice(waiting, workers or cores()))
     if len(first) <= 1:
         yield from ((unit, function(unit)) for unit in itertools.chain(first, waiting))

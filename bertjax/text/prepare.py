@@ -1,6 +1,6 @@
-"""Prepare a token store from sources, unless one of the same inputs exists.
+"""Prepare a token store from sources, unless one with the same inputs exists.
 
-A store is named after a fingerprint of all its inputs, below `data.root`, and has the same bytes for any number of
+A store is named after a fingerprint of all its inputs, under `data.root`, and has the same bytes for any number of
 processes and machines. After an interruption the finished units of text are reused.
 """
 
@@ -69,7 +69,7 @@ from bertjax.tokenization.segmentation import load_segmenter
 from bertjax.tokenization.tokenizer import RUNNING_TEXT_VERSION, TextRules, Tokenizer
 from bertjax.tokenization.training import parse_kind
 
-_WAIT_SECONDS = 2.0  # between two looks at the units that other machines are working on
+_WAIT_SECONDS = 2.0  # between two checks of the units that other machines are working on
 _LISTED_FILES = 8
 _LISTED_SKIPPED = 40
 NOTICEABLE_UNKNOWN = 0.01  # share of [UNK] among the tokens
@@ -102,14 +102,14 @@ def require_sources(data: DataConfig) -> None:
 
 
 def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner | None = None) -> AnyPath:
-    """Return the token store of the sources, `<root>/store-<fingerprint>`, made if it does not exist.
+    """Return the token store of the sources, `<root>/store-<fingerprint>`; makes it if it does not exist.
 
     The runner does the work; by default `data.workers` processes. Other machines that prepare the same store in a
     shared `data.root` at the same time do a part of it. Raises ValueError for text that cannot be read or is too
-    little, and OSError if the disk is full; the same call continues from the units that are finished.
+    short, and OSError if the disk is full; the same call continues from the units that are finished.
     """
     runner = runner or processes(data.workers)
-    with SIGNS.doing("finding the text and taking its digests"):
+    with SIGNS.doing("finding and hashing the text"):
         corpus = readable_corpus(data, progress, runner)
     with reporting_unreadable(corpus, progress, runner):
         tokenizer, job, target = _plan_store(data, corpus, progress, runner)
@@ -129,7 +129,7 @@ def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner |
                     _fill(records, corpus.units, _shard_step(job), runner, progress)
 
         with exclusive_lock(root, target.name):
-            # 2. Reuse a store of the same inputs, or one that an interrupted process finished and did not publish
+            # 2. Reuse a store with the same inputs, or one that an interrupted process finished but did not publish
             if not is_complete(target, "manifest.json") and _is_publishable(job):
                 _publish(job, target)
             if is_complete(target, "manifest.json"):
@@ -143,7 +143,7 @@ def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner |
             require_known_letters(merge_unknown_letters(records.values()), data)
             note = warn_of_stripped_accents(corpus.files) if tokenizer.rules.strip_accents else ""
 
-            # Units that no store can be made of are removed; those that a full disk or a kill interrupts stay.
+            # Remove units that cannot become a store; keep those that a full disk or a kill interrupts.
             with SIGNS.doing("preparing text"):
                 _require_unchanged(corpus, job)
             with (
@@ -151,7 +151,7 @@ def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner |
                 explaining_full_disk(job.folder, lambda: _bytes_needed(corpus, records)),
                 removed_if_invalid(job.folder),
             ):
-                # 3. Check that both splits, and the units of data.units, have something to train on
+                # 3. Check that both splits have enough documents, and that the text has units of data.units
                 shards = {
                     split: [shard for unit in corpus.units if (shard := records[unit.number]["shards"][split])]
                     for split in SPLITS
@@ -163,8 +163,8 @@ def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner |
                 train, evaluation = (sum(shard["documents"] for shard in shards[split]) for split in SPLITS)
                 if min(train, evaluation) < LEAST_DOCUMENTS and "screened" in provenance:
                     raise ValueError(
-                        f"data.filters={data.filters} leaves {train} documents for training and {evaluation} to "
-                        f"evaluate; each needs {LEAST_DOCUMENTS}: leave a filter out, or give more text\n"
+                        f"data.filters={data.filters} leaves {train} documents for training and {evaluation} for "
+                        f"evaluation; each needs {LEAST_DOCUMENTS}: remove a filter, or add text\n"
                         f"{screening_table(provenance['screened'])}"
                     )
                 ungrouped = sum(record.get("ungrouped", 0) for record in records.values())
@@ -173,8 +173,8 @@ def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner |
                 if min(train, evaluation) < LEAST_DOCUMENTS:
                     raise ValueError(
                         f"data.held_out={job.division.held_out} leaves {evaluation} of {train + evaluation} documents "
-                        f"for evaluation and {train} for training; each needs {LEAST_DOCUMENTS}: give another share, "
-                        "or more documents (a document is in one split as a whole)"
+                        f"for evaluation and {train} for training; each needs {LEAST_DOCUMENTS}: set another share, "
+                        "or add documents (a document is never divided between the splits)"
                     )
                 if data.units and not provenance["units"]:
                     raise ValueError(
@@ -191,9 +191,9 @@ def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner |
 def prepare_share(data: DataConfig, index: int, count: int, progress: Progress = no_progress) -> tuple[int, int]:
     """Do `prepare`'s work on one of `count` machines that share `data.root`, except for publishing the store.
 
-    Machine `index` begins with its share of the units, then does what is left of the others'. `prepare` publishes what
+    Machine `index` begins with its share of the units, then helps with the remaining ones. `prepare` publishes what
     they wrote and processes what is missing. Returns (finished units, all units). Raises ValueError for a share that
-    does not exist, or like `prepare`.
+    does not exist, and where `prepare` does.
     """
     if not 0 <= index < count:
         raise ValueError(f"--shard {index}/{count}: shards of {count} are numbered from 0 to {count - 1}")
@@ -217,13 +217,13 @@ def prepare_share(data: DataConfig, index: int, count: int, progress: Progress =
 def _plan_store(
     data: DataConfig, corpus: Corpus, progress: Progress, runner: Runner
 ) -> tuple[Tokenizer, ShardJob, AnyPath]:
-    """The tokenizer of a corpus, the job that all units share, and the path of the store."""
+    """Determine the tokenizer, the job that all units share, and the path of the store."""
     units = {"units": units_fingerprint(data)} if data.units else {}
     with SIGNS.doing("splitting the text for parallel processing"):
         require_spans(data, corpus.files)
         division = divide(corpus, data)
     if data.segmenter != "none":
-        load_segmenter(data.segmenter)  # before the long work of a vocabulary
+        load_segmenter(data.segmenter)  # fail before the vocabulary is trained, which takes long
     with SIGNS.doing("training the vocabulary"):
         vocab = resolve_vocabulary(data, corpus, division, progress, runner)
     tokenizer = load_vocabulary(vocab, TextRules.of(data))
@@ -240,8 +240,8 @@ def _plan_store(
     if data.segmenter != "none":
         if not tokenizer.splits_like_bert:
             raise ValueError(
-                f"data.segmenter={data.segmenter!r} requires a WordPiece vocabulary with BERT's words, and this is "
-                f"{tokenizer.kind_name}; set it to none"
+                f"data.segmenter={data.segmenter!r} requires a WordPiece vocabulary that splits words as BERT does, "
+                f"but this is {tokenizer.kind_name}; set it to none"
             )
         inputs_json["segmenter"] = f"{data.segmenter} {importlib.metadata.version(data.segmenter)}"
     inputs_json["versions"] = [ARRAYS_VERSION, READING_VERSION]
@@ -264,7 +264,7 @@ def _require_unchanged(corpus: Corpus, job: ShardJob) -> None:
 
 
 def _is_publishable(job: ShardJob) -> bool:
-    """Whether a local store is finished, but for the removal of the units' records and its final name."""
+    """Whether a local store is finished and only needs `_publish`."""
     if not isinstance(job.folder, Path) or not (job.folder / MANIFEST_FILE).is_file():
         return False
     try:
@@ -274,33 +274,33 @@ def _is_publishable(job: ShardJob) -> bool:
 
 
 def _publish(job: ShardJob, target: AnyPath) -> None:
-    """Turn a finished folder into the store; the units' records stay in it until nothing else can fail."""
+    """Turn a finished folder into the store. Call it last: the units' records, which allow a restart, are removed."""
     remove_records(job)
     publish_store(job.folder, target)
 
 
 def _note_on_groups(data: DataConfig, ungrouped: int, documents: int) -> str:
-    """A line if records have no group, or those that are not prose are held out at random.
+    """A note if some records have no group, or if sequences are held out at random; else an empty string.
 
     Raises ValueError if no record has a group.
     """
     if ungrouped >= documents:
         raise ValueError(
-            f"data.groups={data.groups!r}: none of {documents:,} records is in a group; give groups of these records, "
-            "by their names: the first word of a FASTA header, the second column of SMILES"
+            f"data.groups={data.groups!r}: none of {documents:,} records is in a group; list these records by their "
+            "names: the first word of a FASTA header, the second column of SMILES"
         )
     if ungrouped:
-        return f"records in no group of data.groups, each held out by itself: {ungrouped:,} of {documents:,}"
+        return f"records without a group in data.groups, each held out by itself: {ungrouped:,} of {documents:,}"
     if data.groups or not any(KINDS[source.kind].is_sequence for source in parse_sources(data.sources)):
         return ""
     return (
-        "records are held out at random: near relatives of a held-out record may be trained on, and held-out figures "
-        "are then better than those on new families; give clusters, as in --data.groups mmseqs:clusters.tsv"
+        "records are held out at random: training may see near relatives of a held-out record, and held-out figures "
+        "are then better than on new families; give clusters, as in --data.groups mmseqs:clusters.tsv"
     )
 
 
 def _counts(readings: Iterable[Mapping[str, Any]]) -> ReadCounts:
-    """The sums of counts of reading as JSON."""
+    """Sum counts of reading, each as JSON."""
     counts = ReadCounts()
     for reading in readings:
         counts.add(ReadCounts(**reading))
@@ -320,33 +320,28 @@ def _require_few_bad_records(counts: ReadCounts, data: DataConfig) -> None:
 
 def reading_notes(manifest: Mapping[str, Any]) -> list[str]:
     """Lines to print on what reading a store's text split, held out, cut, replaced or left out."""
-    about = manifest["provenance"]
-    counts = _counts(about.get("reading", []))
-    divided = about.get("divided", [])
-    files = [f"{pieces:,} documents were made of {name}" for name, pieces in divided[:_LISTED_FILES]]
+    provenance = manifest["provenance"]
+    counts = _counts(provenance.get("reading", []))
+    divided = provenance.get("divided", [])
+    notes = describe_counts(dataclasses.replace(counts, pieces=0))  # the pieces are listed by file instead
+    notes += [f"{pieces:,} documents were made from {name}" for name, pieces in divided[:_LISTED_FILES]]
     if len(divided) > _LISTED_FILES:
-        files.append(f"and so on, of {len(divided):,} files in all")
-    files += [
-        f"read as {encoding}, as the text seems to be (else give data.encoding): "
+        notes.append(f"and so on, {len(divided):,} files in all")
+    notes += [
+        f"read as {encoding}, detected from the content (set data.encoding if it is wrong): "
         f"{first_names(map(os.path.basename, paths), _LISTED_FILES)}"
-        for encoding, paths in about.get("encodings", {}).items()
+        for encoding, paths in provenance.get("encodings", {}).items()
     ]
     if counts.bad_records:
         reasons = [reason.partition("; ")[0] for reason in counts.bad_examples]
-        files.append("\n  ".join((f"records that cannot be read, left out: {counts.bad_records:,}", *reasons)))
-    if skipped := about.get("skipped", []):
-        files.append(_skipped_table(skipped))
-    if screened := about.get("screened"):
-        files.append(screening_table(screened))
-    if (letters := merge_unknown_letters([about])).records:
-        files.append(f"{letters.described()}; they are [UNK]")
-    # The pieces are listed by file instead.
-    return (
-        describe_counts(dataclasses.replace(counts, pieces=0))
-        + files
-        + about.get("division", [])
-        + about.get("notes", [])
-    )
+        notes.append("\n  ".join((f"records that cannot be read, left out: {counts.bad_records:,}", *reasons)))
+    if skipped := provenance.get("skipped", []):
+        notes.append(_skipped_table(skipped))
+    if screened := provenance.get("screened"):
+        notes.append(screening_table(screened))
+    if (letters := merge_unknown_letters([provenance])).records:
+        notes.append(f"{letters.describe()}; they are [UNK]")
+    return [*notes, *provenance.get("division", []), *provenance.get("notes", [])]
 
 
 def _skipped_table(skipped: Sequence[Sequence[str]]) -> str:
@@ -358,23 +353,23 @@ def _skipped_table(skipped: Sequence[Sequence[str]]) -> str:
     width = max(len(name) for name, _ in rows)
     lines = [f"files that were left out: {len(skipped):,}", *(f"  {name:{width}}  {reason}" for name, reason in rows)]
     if len(skipped) > _LISTED_SKIPPED:
-        lines.append(f"  and {len(skipped) - _LISTED_SKIPPED:,} more, which are in the store's manifest.json")
+        lines.append(f"  and {len(skipped) - _LISTED_SKIPPED:,} more, listed in the store's manifest.json")
     return "\n".join(lines)
 
 
 def text_changes(manifest: Mapping[str, Any], data: DataConfig) -> list[str]:
-    """Describe the changes of the sources' text since a store was made of it, a phrase per source."""
+    """Describe how the sources' text has changed since a store was made from it, a phrase per source."""
     earlier = manifest["provenance"].get("sources")
     return [] if earlier is None else Corpus.of(data).changes_since(earlier)
 
 
 class _Step(NamedTuple):
-    """Work on every unit, whose records are in files."""
+    """A pass over all units, which writes a record for each."""
 
     what: str
     claims: AnyPath  # the file of the claims on units
     make: Callable[[Unit], dict[str, Any]]  # processes a unit and returns its record
-    read: Callable[[Unit], dict[str, Any] | None]  # the record of a unit that any process has finished
+    read: Callable[[Unit], dict[str, Any] | None]  # returns a unit's record, if any process has finished the unit
 
 
 def _shard_step(job: ShardJob) -> _Step:
@@ -389,7 +384,10 @@ def _shard_step(job: ShardJob) -> _Step:
 def _compare_documents(
     all_units: Sequence[Unit], units: Sequence[Unit], job: ShardJob, runner: Runner, progress: Progress
 ) -> None:
-    """Find the documents that filters leave out because of others, beginning with `units`; nothing without any."""
+    """Find the documents that filters leave out because of other documents; does nothing without such filters.
+
+    `units` are all units in the order in which this process reads them.
+    """
     if not compares(job.data.filters) or has_verdicts(job.inputs, job.records):
         return
     folder = job.records
@@ -416,7 +414,7 @@ def _fill(
 ) -> None:
     """Fill `records` with the record of every unit, processing those that are neither finished nor claimed by others.
 
-    `waits`: also wait for those that others have claimed, and process them if these processes end before.
+    `waits`: also wait for units that other processes have claimed, and process them if those end before finishing.
     """
     total = sum(unit.size for unit in units)
     with Claims(step.claims) as claims:
@@ -433,7 +431,7 @@ def _fill(
                 claims.release(unit.number)
                 done += unit.size
                 progress(f"{step.what}, bytes", done, total)
-            is_idle = len(records) == before  # all that is left is claimed by others
+            is_idle = len(records) == before  # others have claimed all remaining units
             if len(records) == len(units) or (is_idle and not waits):
                 return
             if is_idle:
@@ -441,7 +439,7 @@ def _fill(
 
 
 def _provenance(corpus: Corpus, records: dict[int, dict[str, Any]], job: ShardJob) -> dict[str, Any]:
-    """Describe where a store's text came from. Raises ValueError if a source had none."""
+    """Describe where a store's text came from. Raises ValueError for a source without text."""
     data = job.data
     reading = [ReadCounts() for _ in corpus.sources]
     for unit in corpus.units:
@@ -479,7 +477,7 @@ def _warn_of_unknown(manifest: Mapping[str, Any], tokenizer: Tokenizer, data: Da
         return
     if data.vocab:
         advice = (
-            f"the vocabulary {data.vocab} does not fit this text; use one of its language, or leave data.vocab empty "
+            f"the vocabulary {data.vocab} does not fit this text; use one for its language, or leave data.vocab empty "
             "to train one"
         )
     elif data.tokenizer == "wordpiece" and tokenizer.vocab_size >= data.vocab_size:
@@ -490,7 +488,7 @@ def _warn_of_unknown(manifest: Mapping[str, Any], tokenizer: Tokenizer, data: Da
 
 
 def _bytes_needed(corpus: Corpus, records: Mapping[int, Mapping[str, Any]]) -> int:
-    """Estimate the size of the store from the part that is written."""
+    """Estimate the size of the store from the finished part."""
     shards = [shard for record in records.values() for shard in record["shards"].values() if shard]
     written = sum(file["bytes"] for shard in shards for file in shard_files(shard))
     read = sum(unit.size for unit in corpus.units if unit.number in records)

@@ -18,5 +18,5 @@ def range_indices(begin: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 
 def grouped(values: np.ndarray) -> list[tuple[int, np.ndarray]]:
-    """Every value and the positions that have it, int64 each, by ascending value."""
+    """Each distinct value, ascending, with its positions, int64."""
     return [(value, np.flatnonzero(values == value)) for value in np.unique(values).tolist()]

@@ -1,4 +1,4 @@
-"""Unreadable files of a corpus: report all of them at once, or leave them out (`data.on_error`)."""
+"""Report all unreadable files of a corpus at once, or leave them out (`data.on_error`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bertjax.text.sources.source import SourceFile
 
 _LISTED = 20  # files in a message
 _CHECKED_BYTES = 4 << 30  # of text to read at most in search of more unreadable files after the first
-_VERDICTS_VERSION = "2"  # of what the cache holds
+_VERDICTS_VERSION = "2"  # of the cache's content
 _WHAT = "looking for files that cannot be read"
 
 
@@ -29,12 +29,12 @@ class Failure(NamedTuple):
 
     path: str
     message: str
-    likely: str  # the encoding that it seems to have, or ''
-    is_lasting: bool = True  # whether it follows from the content, not from the storage
+    likely: str  # the encoding that the file seems to have, or ''
+    is_lasting: bool = True  # whether the content is the reason, not the storage
 
 
 def readable_corpus(data: DataConfig, progress: Progress, runner: Runner) -> Corpus:
-    """The corpus of `data.sources`; if `data.on_error` is "skip", without unreadable files.
+    """Find the corpus of `data.sources`, without unreadable files if `data.on_error` is "skip".
 
     Raises ValueError like `Corpus.of`, and for a source without a readable file.
     """
@@ -80,14 +80,14 @@ def reporting_unreadable(corpus: Corpus, progress: Progress, runner: Runner) -> 
 
 
 def _key(file: SourceFile, digest: str) -> str:
-    """The cache key of a file's readability; it has the file's name because messages do."""
+    """The cache key of a file's readability. It includes the file's name, because the cached message does."""
     name = os.path.basename(file.path)
     read_as = (_VERDICTS_VERSION, file.kind, str(KINDS[file.kind].version), file.encoding, file.feature, file.spans)
     return " ".join((*read_as, *(["without bad records"] if file.leaves_out else []), digest, name))
 
 
 def _failures(units: Sequence[Unit], progress: Progress, runner: Runner) -> dict[tuple[str, ...], Failure]:
-    """`SourceFile.reading` -> failure of the unreadable files of units, in that order."""
+    """Find the unreadable files of units: `SourceFile.reading` -> failure, sorted."""
     failures: dict[tuple[str, ...], Failure] = {}
     total, done = sum(unit.size for unit in units), 0
     with SIGNS.doing(_WHAT):
@@ -101,7 +101,7 @@ def _failures(units: Sequence[Unit], progress: Progress, runner: Runner) -> dict
 
 
 def _unreadable_files(unit: Unit) -> list[tuple[int, str, str, bool]]:
-    """Place in the unit, message, likely encoding and `is_lasting` of the unreadable files of a unit."""
+    """Find the unreadable files of a unit: (place in the unit, message, likely encoding, `is_lasting`) of each."""
     failures = []
     for place, file in enumerate(unit.files):
         try:

@@ -1,11 +1,11 @@
 """Apply the filters of `data.filters` to the documents of a corpus.
 
-Filters that judge documents one by one do it while shards are made. With a filter that compares documents, all text is
-read once before: each unit gets a verdict per document and the signatures of its documents, in files next to its
+Filters that judge documents one by one do it while shards are made. A filter that compares documents needs an earlier
+pass over all text, which writes a verdict per document and the documents' signatures to files next to each unit's
 record. Once all units have them, the copies among all documents are found, and each unit gets its final verdicts. All
 files are a pure function of the text and the filters, so any number of processes and machines makes the same ones.
 
-A verdict is 0 for a document that is kept, or n for the n-th of all reasons of the filters in their order.
+A verdict is 0 for a retained document, or n for the n-th entry of `list_reasons`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _AT_ONCE = 1 << 26  # documents whose values are compared at once: 3 GB of memor
 _VALUE_BYTES = 8
 _DONE = "unit-verdicts.json"
 
-Drawn = tuple[Document, tuple[float, float]]
+DrawnDocument = tuple[Document, tuple[float, float]]  # with its draws
 
 
 class ComparisonRecord(TypedDict):
@@ -46,44 +46,44 @@ class ComparisonRecord(TypedDict):
 class Screen:
     """Leaves out documents of a unit, and counts all documents and those left out by reason.
 
-    `verdicts`, uint8 [documents], are those of all filters; without them each document is judged by itself.
+    `names` are `data.filters`. `verdicts`, uint8 [documents], are the final ones of all filters; without them each
+    document is judged by itself.
     """
 
     def __init__(self, names: Sequence[str], verdicts: np.ndarray | None = None) -> None:
-        """`names` are those of `data.filters`."""
         self._filters, self._verdicts = choose(names), verdicts
         self._reasons = list_reasons(self._filters)
         self.documents = 0
         self.left_out: Counter[str] = Counter()
 
-    def passing(self, documents: Iterable[Drawn]) -> Iterator[Drawn]:
-        """Yield the parts of the documents that are kept."""
-        is_kept = has_earlier_piece = False
+    def passing(self, documents: Iterable[DrawnDocument]) -> Iterator[DrawnDocument]:
+        """Yield the parts of the retained documents."""
+        is_retained = has_earlier_piece = False
         for document, drawn in documents:
             if not document.is_continuation:
                 if self._verdicts is None:
                     verdict = judge(self._filters, document.text)
                 else:
                     verdict = int(self._verdicts[self.documents])
-                is_kept = not verdict
+                is_retained = not verdict
                 self.documents += 1
                 if verdict:
                     self.left_out[self._reasons[verdict - 1]] += 1
                 if not document.is_of_same_work:
                     has_earlier_piece = False
-                elif is_kept and not has_earlier_piece:
+                elif is_retained and not has_earlier_piece:
                     document = replace(document, is_of_same_work=False)  # it is now the first of its work
-                has_earlier_piece |= is_kept
-            if is_kept:
+                has_earlier_piece |= is_retained
+            if is_retained:
                 yield document, drawn
 
     def to_json(self) -> dict[str, Any]:
-        """The counts."""
+        """The counts as JSON."""
         return {"documents": self.documents, "left_out": dict(self.left_out)}
 
 
 def screening_counts(units: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The sums of the counts of units, each `Screen.to_json()`."""
+    """Sum the counts of units, each from `Screen.to_json`."""
     documents, left_out = 0, Counter[str]()
     for counts in units:
         documents += counts["documents"]
@@ -92,19 +92,19 @@ def screening_counts(units: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def screening_table(counts: Mapping[str, Any]) -> str:
-    """A table of the documents that filters left out: number and reason."""
+    """Format a table of the documents that filters left out: number and reason."""
     left_out = counts["left_out"]
     head = f"documents that data.filters left out: {sum(left_out.values()):,} of {counts['documents']:,}"
     return "\n".join((head, *(f"  {count:>12,}  {reason}" for reason, count in left_out.items())))
 
 
 def list_reasons(filters: Sequence[Filter]) -> list[str]:
-    """All reasons of filters, with their names."""
+    """All reasons of the filters in their order, each after its filter's name."""
     return [f"{one.name}: {reason}" for one in filters for reason in one.reasons]
 
 
 def judge(filters: Sequence[Filter], text: str) -> int:
-    """The verdict on a document of the filters that judge it by itself."""
+    """Return a document's verdict by the filters that judge documents one by one."""
     before = 0
     for one in filters:
         if one.broken_rule is not None and (reason := one.broken_rule(text)):
@@ -122,19 +122,19 @@ def compare_unit(unit: Unit, inputs: str, names: Sequence[str], longest: int, fo
     """Read a unit, write its first verdicts and signatures to `folder`; return its record, which is published last."""
     filters = choose(names)
     verdicts = bytearray()
-    signed: dict[str, list[np.ndarray]] = {one.name: [] for one in filters if one.signature}
-    under_way: dict[str, Signature] = {}
+    signatures: dict[str, list[np.ndarray]] = {one.name: [] for one in filters if one.signature}
+    current: dict[str, Signature] = {}  # of the document that is being read
 
     def end_document() -> None:
-        for name, signature in under_way.items():
-            signed[name].append(signature.values())
+        for name, signature in current.items():
+            signatures[name].append(signature.values())
 
     for document in (document for file in unit.files for document in read_documents(file, None, longest)):
         if not document.is_continuation:
             end_document()
             verdicts.append(judge(filters, document.text))
-            under_way = {one.name: one.signature() for one in filters if one.signature}
-        for signature in under_way.values():
+            current = {one.name: one.signature() for one in filters if one.signature}
+        for signature in current.values():
             signature.add(document.text)
     end_document()
     record = {"inputs": inputs, "documents": len(verdicts)}
@@ -142,7 +142,7 @@ def compare_unit(unit: Unit, inputs: str, names: Sequence[str], longest: int, fo
         files = {_verdict_file(unit, "first"): bytes(verdicts)}
         for one in filters:
             if one.signature:
-                rows = np.array(signed[one.name], np.uint64).reshape(-1, one.columns)
+                rows = np.array(signatures[one.name], np.uint64).reshape(-1, one.columns)
                 files[_signature_file(unit, one)] = np.ascontiguousarray(rows.T).astype("<u8").tobytes()
         files[f"{unit.name}.compared.json"] = json.dumps(record).encode()
         publish_files(files, Path(scratch), folder)
@@ -150,12 +150,12 @@ def compare_unit(unit: Unit, inputs: str, names: Sequence[str], longest: int, fo
 
 
 def read_comparison(unit: Unit, inputs: str, folder: AnyPath) -> dict[str, Any] | None:
-    """The record of a unit that was read for the same inputs; None if it was not."""
+    """Read the record that `compare_unit` wrote for the same inputs; None if there is none."""
     return read_record(folder / f"{unit.name}.compared.json", ComparisonRecord, inputs)
 
 
 def has_verdicts(inputs: str, folder: AnyPath) -> bool:
-    """Whether the final verdicts on all units are there."""
+    """Whether the final verdicts on all units exist."""
     return read_record(folder / _DONE, ComparisonRecord, inputs) is not None
 
 
@@ -173,7 +173,7 @@ def write_verdicts(
     before = 0
     for one in choose(names):
         if one.signature:
-            # Those that earlier filters keep; a later one may have judged a document already.
+            # Compare documents that earlier filters retain, even if a later filter has judged them already.
             is_compared = (verdicts == 0) | (verdicts > before)
             files = [folder / _signature_file(unit, one) for unit in units]
             verdicts[later_copies(files, sizes, one.columns, is_compared)] = before + 1
@@ -188,7 +188,7 @@ def write_verdicts(
 
 
 def read_record(path: AnyPath, kind: type, inputs: str) -> dict[str, Any] | None:
-    """Read a JSON object of a `kind` with `inputs`; None if it is missing, damaged, or of other inputs."""
+    """Read a JSON object of type `kind`; None if it is missing, damaged, or has other `inputs`."""
     try:
         record: dict[str, Any] = read_json(path, kind)
     except (FileNotFoundError, ValueError):
@@ -204,10 +204,11 @@ def read_verdicts(unit: Unit, folder: AnyPath) -> np.ndarray:
 def later_copies(
     files: Sequence[AnyPath], sizes: Sequence[int], columns: int, is_compared: np.ndarray, at_once: int = _AT_ONCE
 ) -> np.ndarray:
-    """Which documents have the value of an earlier one in a column, bool [documents]; among those of `is_compared`.
+    """Mark the documents that share a column's value with an earlier one: bool [documents].
 
-    `files` have the signatures of `sizes` documents each, column after column. A document that is left out itself still
-    has copies, so that a chain of similar documents has one that stays. Compares about `at_once` values at a time.
+    Compares documents in `is_compared`, about `at_once` values at a time. `files` have the signatures of `sizes`
+    documents each, column after column. A document that is a copy itself still makes later ones copies, so a chain of
+    similar documents keeps one.
     """
     is_copy = np.zeros(len(is_compared), bool)
     parts = max(-(-len(is_compared) // at_once), 1)
@@ -229,7 +230,7 @@ def later_copies(
 
 
 def _read(file: AnyPath, start: int, stop: int) -> np.ndarray:
-    """Bytes of a file, uint8 [stop - start]."""
+    """Read a range of a file, uint8 [stop - start]."""
     return np.frombuffer(read_range(file, start, stop) if stop > start else b"", np.uint8)
 
 

@@ -3,7 +3,7 @@
 One compiled expression finds the candidates and set lookups decide on them, so that splitting is cheap compared to
 WordPiece. The rules are Punkt's (Kiss and Strunk 2006: abbreviations, initials, ordinals, sentence starters) with lists
 instead of statistics. Unlike in Punkt, a lower-case word continues the sentence also after `?` and `!`, some
-abbreviations count only before a number, and the terminators of other scripts than Latin are known.
+abbreviations count only before a number, and the terminators of all scripts count.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 
 
 def _characters(ranges: str) -> str:
-    """The characters of hexadecimal code points and ranges."""
+    """Expand hexadecimal code points and ranges into their characters."""
     edges = [[int(edge, 16) for edge in item.split("-")] for item in ranges.split()]
     return "".join(chr(point) for first, *last in edges for point in range(first, (last or [first])[0] + 1))
 
@@ -33,7 +33,7 @@ SENTENCE_TERMINAL = _characters(
 
 # Chinese, Japanese, Khmer and Burmese put no space between sentences.
 UNSPACED = "。！？｡︒︕︖។៕။"
-# An ellipsis may end a sentence, and the Tibetan shad does, though Unicode has it as the end of a phrase.
+# An ellipsis may end a sentence, and the Tibetan shad does, though Unicode classifies it as the end of a phrase.
 SPACED = "".join(sign for sign in SENTENCE_TERMINAL if sign not in UNSPACED) + "…།༎"
 
 SENTENCE_CAP = 10_000  # characters; a longer one is cut at a space
@@ -90,7 +90,7 @@ _QUOTED = rf"[{_WIDE_CLOSE}]++(?![{_GOES_ON}])|(?![{_WIDE_CLOSE}])"
 
 
 def _candidate(ends: str, wide_ends: str = "") -> re.Pattern[str]:
-    """A pattern of possible ends: `ends` before a space, `wide_ends` before anything."""
+    """Compile a pattern for possible ends: `ends` before a space, `wide_ends` before anything."""
     # `(?<![...].)`: try a run of terminators from its start only, or long runs would take quadratic time.
     spaced = rf"[{ends}](?<![{ends}].)[{ends}]*+(?:[{_CLOSE}]|\[\d{{1,3}}\])*\s++"
     wide = rf"[{wide_ends}](?<![{wide_ends}].)[{ends}{wide_ends}]*+(?:{_QUOTED})\s*+|"
@@ -99,7 +99,7 @@ def _candidate(ends: str, wide_ends: str = "") -> re.Pattern[str]:
 
 _CANDIDATE = _candidate(_COMMON_END)
 _WIDE_CANDIDATE = _candidate(_COMMON_END, UNSPACED)
-_CANDIDATE_OF_ANY_SCRIPT = _candidate(re.escape(SPACED), UNSPACED)
+_ANY_SCRIPT_CANDIDATE = _candidate(re.escape(SPACED), UNSPACED)
 _RARE_END = (_SPACED | _UNSPACED).difference(_COMMON_END)
 _ASCII = bytes(range(128))
 _UNMARKED = re.compile(r"[\u0e00-\u0eff]")  # Thai and Lao
@@ -121,7 +121,7 @@ def split_sentences(text: str) -> list[str]:
     unmarked = False
     if not text.isascii():
         if rare := _RARE_END.intersection(_beyond_ascii(text)):
-            candidate = _WIDE_CANDIDATE if rare <= _UNSPACED else _CANDIDATE_OF_ANY_SCRIPT
+            candidate = _WIDE_CANDIDATE if rare <= _UNSPACED else _ANY_SCRIPT_CANDIDATE
         unmarked = _UNMARKED.search(text) is not None
     sentences = []
     for line in text.splitlines():
@@ -144,7 +144,7 @@ def _beyond_ascii(text: str) -> str:
 
 
 def _cap(sentence: str) -> int:
-    """The cap of a sentence: lower if over half of it is of a script without terminators."""
+    """The cap of a sentence: lower if over half of it is in a script without terminators."""
     return UNMARKED_CAP if 2 * len(_UNMARKED.findall(sentence)) > len(sentence) else SENTENCE_CAP
 
 
@@ -184,7 +184,7 @@ def _word_ends(word: str, alone: bool, line: str, after: int) -> bool:
     """Whether a period after `word` ends the sentence; the next word, at `after`, is not in lower case."""
     word = word.rpartition("-")[2].strip(_NOT_WORD)
     if len(word) == 1 and word.isupper() and (word != "I" or alone or line[after + 1 : after + 2] == "."):
-        return _starter(line, after)  # an initial
+        return _is_starter(line, after)  # an initial
     if alone and (word.isdecimal() or _ROMAN.fullmatch(word)):
         return False  # an enumerator: `1. Open the door.`
     lower = word.lower()
@@ -193,10 +193,10 @@ def _word_ends(word: str, alone: bool, line: str, after: int) -> bool:
     if lower in _BEFORE_NUMBERS and (line[after].isdecimal() or _ROMAN.match(line, after)):
         return False
     if lower in _SOMETIMES_LAST or ("." in word and _LETTERS.fullmatch(word)):
-        return _starter(line, after)
+        return _is_starter(line, after)
     return True
 
 
-def _starter(line: str, after: int) -> bool:
+def _is_starter(line: str, after: int) -> bool:
     word = _WORD.match(line, after)
     return word is not None and word[0] in _STARTERS and line[word.end() : word.end() + 1] != "."

@@ -20,7 +20,7 @@ from bertjax.text.corpus import Unit, with_draws
 from bertjax.text.division import Division
 from bertjax.text.documents import Document
 from bertjax.text.groups import name_hash, read_groups
-from bertjax.text.screening import Drawn, Screen, compares, publish_files, read_record, read_verdicts
+from bertjax.text.screening import DrawnDocument, Screen, compares, publish_files, read_record, read_verdicts
 from bertjax.text.sources.registry import read_documents
 from bertjax.text.spans import PLANE_OF_KIND
 from bertjax.text.store.manifest import SPLITS, ShardRecord, json_sha256, shard_files
@@ -64,7 +64,7 @@ def make_shards(unit: Unit, job: ShardJob) -> dict[str, Any]:
 
     The record has `digest` (`unit_digest`), `shards` (split -> the shard's record, None if no document fell into the
     split), `reading` (the reader's counts), `divided` (name and documents of each divided file), `text_bytes`,
-    `unknown_tokens` and, if the job has any, `units` (their numbers by plane) and `screened` (the counts of filters).
+    `unknown_tokens` and, if the job has any, `units` (their counts by plane) and `screened` (the counts of filters).
     It is published after the shards, so a unit with a record is finished. Two processes may make the same unit at the
     same time, as happens on clusters. Raises ValueError like reading, and if the list of units has changed.
     """
@@ -107,12 +107,12 @@ def make_shards(unit: Unit, job: ShardJob) -> dict[str, Any]:
 
 
 def unit_digest(unit: Unit, job: ShardJob) -> str:
-    """SHA-256 (hex) of all that the shards of a unit follow from, but for their names."""
+    """SHA-256 (hex) of everything that determines a unit's shards, except their names."""
     return json_sha256([job.settings, unit.digest])
 
 
 class UnitRecord(TypedDict):
-    """The parts of a unit's record that are read."""
+    """The required keys of a unit's record."""
 
     inputs: str
     digest: str
@@ -122,7 +122,8 @@ class UnitRecord(TypedDict):
 def finished_record(unit: Unit, job: ShardJob) -> dict[str, Any] | None:
     """The record of a unit that any process has finished for the same inputs; None if there is none.
 
-    A record is written after its shards. A local disk may still lose them in a power failure, so they are looked at.
+    A record is written after its shards, but a local disk may still lose them in a power failure, so their sizes are
+    checked.
     """
     record, folder = read_record(job.records / f"{unit.name}.json", UnitRecord, job.inputs), job.folder
     if record is None or not isinstance(folder, Path):
@@ -157,31 +158,31 @@ def _tokenizer(vocab: AnyPath, rules: TextRules) -> Tokenizer:
 
 def _batches(
     unit: Unit, job: ShardJob, screen: Screen, reading: ReadCounts, divided: list[tuple[str, int]]
-) -> Iterator[list[Drawn]]:
+) -> Iterator[list[DrawnDocument]]:
     """Yield the document parts of a unit with their draws, about `_BATCH_CHARACTERS` at a time.
 
-    `divided` gets (name, documents made) of each file whose documents were split.
+    Appends (name, number of resulting documents) to `divided` for each file whose documents were split.
     """
-    held: list[Drawn] = []
+    batch: list[DrawnDocument] = []
     size = 0
     groups = read_groups(job.data.groups) if job.data.groups else None
     for file in unit.files:
         before = reading.pieces
         drawn_documents = with_draws(read_documents(file, reading, job.division.longest), groups)
         for document, drawn in screen.passing(drawn_documents) if job.data.filters else drawn_documents:
-            held.append((document, drawn))
+            batch.append((document, drawn))
             size += len(document.text)
             if size >= _BATCH_CHARACTERS:
-                yield held
-                held, size = [], 0
+                yield batch
+                batch, size = [], 0
         if reading.pieces > before:
             divided.append((file.path.rpartition("/")[2], reading.pieces - before))
-    if held:
-        yield held
+    if batch:
+        yield batch
 
 
 def _write_batch(
-    batch: list[Drawn],
+    batch: list[DrawnDocument],
     writers: dict[str, ShardWriter],
     tokenizer: Tokenizer,
     job: ShardJob,
@@ -190,7 +191,7 @@ def _write_batch(
 ) -> np.ndarray:
     """Encode documents and append each to the writer of its split; return all ids."""
     sentences = [document.sentences() for document, _ in batch]
-    ids, lengths, planes = _encoded([document for document, _ in batch], sentences, tokenizer, job, marker)
+    ids, lengths, planes = _encode([document for document, _ in batch], sentences, tokenizer, job, marker)
     if tokenizer.is_symbolic:
         letters.add([document for document, _ in batch], sentences, ids, lengths, tokenizer)
     part_index = np.repeat(np.arange(len(batch)), [len(group) for group in sentences])
@@ -198,19 +199,19 @@ def _write_batch(
     held_out = np.array([draw < job.division.held_out for _, (draw, _) in batch])
     groups = _groups(batch, job) if job.data.groups else None
     same_work = np.array([document.is_of_same_work for document, _ in batch]) if job.division.longest else None
-    for split, chosen in (("train", ~held_out), ("held_out", held_out)):
-        is_stored = chosen[part_index] & (lengths > 0)  # sentences without tokens are left out
+    for split, in_split in (("train", ~held_out), ("held_out", held_out)):
+        is_stored = in_split[part_index] & (lengths > 0)  # sentences without tokens are left out
         per_part = np.bincount(part_index[is_stored], minlength=len(batch))
         tokens = np.repeat(is_stored, lengths)
-        chosen_planes = {name: plane[tokens] for name, plane in planes.items()}
+        split_planes = {name: plane[tokens] for name, plane in planes.items()}
         writers[split].add(
-            ids[tokens], lengths[is_stored], per_part, is_continuation, same_work, groups, **chosen_planes
+            ids[tokens], lengths[is_stored], per_part, is_continuation, same_work, groups, **split_planes
         )
     return ids
 
 
-def _groups(batch: Sequence[Drawn], job: ShardJob) -> np.ndarray:
-    """The group of each document part, uint64; a document in no group is a group of its own."""
+def _groups(batch: Sequence[DrawnDocument], job: ShardJob) -> np.ndarray:
+    """The group of each document part, uint64; a document without a group forms its own."""
     groups = read_groups(job.data.groups)
 
     def group(document: Document) -> int:
@@ -220,14 +221,14 @@ def _groups(batch: Sequence[Drawn], job: ShardJob) -> np.ndarray:
     return np.array([group(document) for document, _ in batch], np.uint64)
 
 
-def _encoded(
+def _encode(
     documents: Sequence[Document],
     groups: Sequence[Sequence[str]],
     tokenizer: Tokenizer,
     job: ShardJob,
     marker: UnitMarker | None,
 ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """Ids and lengths of the sentences of documents, and the planes of the job."""
+    """Encode the sentences of documents: ids, lengths in tokens, and the planes of the job."""
     sentences = [sentence for group in groups for sentence in group]
     bare = [False] * len(sentences)
     if not tokenizer.rules.prefix_space:

@@ -1,6 +1,6 @@
 """Tables of similar words: a word and its nearest ones per line, separated by tabs.
 
-They are made from word vectors: a file in word2vec's text format, or the caller's.
+They are computed from word vectors, either a file in word2vec's text format or the caller's.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def read_bytes(path: str) -> bytes:
     file = to_path(path)
     if not file.is_file():
         raise ValueError(
-            f"data.similar_words={path!r}: no such file; make one of word vectors with `bertjax neighbors --output`, "
-            "or give another"
+            f"data.similar_words={path!r}: no such file; make one from word vectors with `bertjax neighbors --output`, "
+            "or name another"
         )
     return read_whole(file)
 
@@ -60,8 +60,8 @@ def to_text(table: SimilarWords) -> str:
 def read_vectors(path: str, most: int) -> tuple[list[str], np.ndarray]:
     """Read the first `most` words of a file in word2vec's text format, and their vectors, float32 [words, D].
 
-    The first line may hold the two counts. The first line of a word counts. Raises ValueError naming the line for
-    another number of values, or values that are not finite.
+    The first line may hold the two counts. Of a repeated word, the first line counts. Raises ValueError naming the line
+    for another number of values, or values that are not finite.
     """
     words: dict[str, None] = {}
     vectors: list[np.ndarray] = []
@@ -84,7 +84,7 @@ def read_vectors(path: str, most: int) -> tuple[list[str], np.ndarray]:
             except ValueError:
                 vector = np.full(1, np.nan, np.float32)
             if width < 1 or len(fields) <= width or not np.isfinite(vector).all():
-                raise ValueError(f"{where}: expected a word and {max(width, 1)} numbers with spaces between")
+                raise ValueError(f"{where}: expected a word and {max(width, 1)} numbers, separated by spaces")
             word = " ".join(fields[:-width])
             if word not in words:
                 words[word] = None
@@ -92,12 +92,12 @@ def read_vectors(path: str, most: int) -> tuple[list[str], np.ndarray]:
             if len(words) == most:
                 break
     if not words:
-        raise ValueError(f"{path}: no vectors in it; a line has a word and its numbers, with spaces between")
+        raise ValueError(f"{path}: no vectors in it; a line has a word and its numbers, separated by spaces")
     return list(words), np.stack(vectors)
 
 
 def usable_ids(tokenizer: Tokenizer, words: Sequence[str]) -> list[tuple[int, ...]]:
-    """The tokens of each word within a text; none for a word that the vocabulary cannot write."""
+    """The tokens of each word inside a text; none for a word that the vocabulary cannot represent."""
     continues, unknown = tokenizer.is_continuation, tokenizer.unk_id
     encoded = tokenizer.encode_behind([("" if is_unspaced(word[:1] or " ") else " ") + word for word in words])
     return [() if unknown in ids or continues[ids[:1]].any() else tuple(ids.tolist()) for ids in encoded]
@@ -106,10 +106,10 @@ def usable_ids(tokenizer: Tokenizer, words: Sequence[str]) -> list[tuple[int, ..
 def nearest_words(
     words: Sequence[str], ids: Sequence[tuple[int, ...]], vectors: np.ndarray, count: int
 ) -> dict[str, tuple[str, ...]]:
-    """For each word, the `count` words of as many tokens with the largest cosines, nearest first.
+    """For each word, the `count` nearest words by cosine with the same number of tokens, nearest first.
 
     ids: The tokens of each word, none for a word to leave out. vectors: float32 [words, D]. Of words with the same
-    tokens the first counts; a word with a zero vector, or alone with its number of tokens, has no entry.
+    tokens the first counts; a word with a zero vector, or the only one with its number of tokens, has no entry.
     """
     norms = np.linalg.norm(vectors, axis=1)
     first = {tokens: number for number, tokens in reversed(list(enumerate(ids))) if tokens and norms[number] > 0}

@@ -1,17 +1,17 @@
-"""Text that carries its record, and spans of its characters: the words, phrases and entities that a source marks."""
+"""Text with its source record and spans of characters: the words, phrases and entities that a source marks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-# Kind of a span -> plane of the token store that marks the tokens that continue one.
+# Kind of a span -> plane of the token store, which marks the tokens that continue such a span.
 PLANE_OF_KIND = {"word": "continues", "phrase": "phrases", "entity": "entities"}
 DEFAULT_KIND = "phrase"
 
 
 class Span(NamedTuple):
-    """The characters [start, end) of a text."""
+    """A marked range of characters, [start, end)."""
 
     start: int
     end: int
@@ -19,10 +19,10 @@ class Span(NamedTuple):
 
 
 class Record(NamedTuple):
-    """The record of a source that a document was read from."""
+    """The source record that a document was read from."""
 
     name: str  # such as an accession; may be empty
-    group: str = ""  # the cluster of near relatives that it belongs to, if the source has it
+    group: str = ""  # the record's cluster of near relatives, if the source names it
 
 
 NO_RECORD = Record("")
@@ -42,24 +42,24 @@ class MarkedText(str):
 
 
 def get_spans(text: str) -> tuple[Span, ...]:
-    """The spans that a text carries; none for a plain one."""
+    """The spans of a text; none for a plain string."""
     return text.spans if isinstance(text, MarkedText) else ()
 
 
 def in_group(text: str, group: object) -> str:
-    """A text with its spans, of a record in a group; the text itself if `group` is None or empty."""
+    """Set the group of a text's record; returns the text itself if `group` is None or empty."""
     if group is None or group == "":
         return text
     return MarkedText(text, get_spans(text), get_record(text)._replace(group=str(group)))
 
 
 def get_record(text: str) -> Record:
-    """The record that a text carries; one without a name for a plain text."""
+    """The record of a text; `NO_RECORD` for a plain string."""
     return text.record if isinstance(text, MarkedText) else NO_RECORD
 
 
 def split_spans(text: str, pieces: Iterable[str]) -> Iterable[str]:
-    """Give successive pieces of a text, separated by white space at most, its record and their parts of its spans.
+    """Attach a text's record and spans to its successive pieces, between which there is only white space.
 
     A span across the end of a piece becomes a span of both pieces.
     """
@@ -67,20 +67,20 @@ def split_spans(text: str, pieces: Iterable[str]) -> Iterable[str]:
 
 
 def _with_spans(text: MarkedText, pieces: Iterable[str]) -> Iterator[str]:
-    coming, end = list(reversed(text.spans)), 0
-    held: list[Span] = []
+    upcoming, end = list(reversed(text.spans)), 0
+    open_spans: list[Span] = []
     for piece in pieces:
         begin = text.index(piece, end)
         end = begin + len(piece)
-        while coming and coming[-1].start < end:
-            held.append(coming.pop())
-        held = [span for span in held if span.end > begin]
-        inside = (Span(max(span.start, begin) - begin, min(span.end, end) - begin, span.kind) for span in held)
+        while upcoming and upcoming[-1].start < end:
+            open_spans.append(upcoming.pop())
+        open_spans = [span for span in open_spans if span.end > begin]
+        inside = (Span(max(span.start, begin) - begin, min(span.end, end) - begin, span.kind) for span in open_spans)
         yield MarkedText(piece, inside, text.record)
 
 
 def join(texts: Sequence[str], between: str) -> str:
-    """Join texts with their spans and the record of the first."""
+    """Join texts and their spans; the result has the record of the first."""
     joined = between.join(texts)
     if MarkedText not in set(map(type, texts)):
         return joined
@@ -91,7 +91,7 @@ def join(texts: Sequence[str], between: str) -> str:
     return MarkedText(joined, spans, get_record(texts[0]))
 
 
-def marked(text: str, listed: Any, field: str, where: str) -> str:
+def mark_spans(text: str, listed: Any, field: str, where: str) -> str:
     """Mark a text with the spans of a record's `field`; None marks nothing.
 
     A span is [start, end], [start, end, kind] or an object with these keys, counts Unicode characters, and is a phrase
@@ -122,7 +122,7 @@ def _span(item: Any, where: str, size: int) -> Span:
     start, end, kind = (*values, None)[:3]
     kind = DEFAULT_KIND if kind is None else kind
     if type(start) is not int or type(end) is not int:
-        raise ValueError(f"{where}: start and end must be integers, which count the characters of the text")
+        raise ValueError(f"{where}: start and end must be integers, as offsets in characters of the text")
     if not isinstance(kind, str) or kind not in PLANE_OF_KIND:
         raise ValueError(f"{where}: kind {kind!r} is unknown; choose from {', '.join(PLANE_OF_KIND)}")
     if not 0 <= start < end <= size:

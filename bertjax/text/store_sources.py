@@ -1,4 +1,4 @@
-"""The correspondence of `data.sources` with the sources of a token store, whose documents are numbered by source."""
+"""Match `data.sources` with the sources of a token store, whose documents are numbered by source."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LISTED = 8
 
 
 def relative_names(sources: Sequence[str]) -> list[str]:
-    """The names of sources without the folder that all of them share, so that they are the same on every machine."""
+    """Names of sources without their common folder, so that they are the same on every machine."""
     split = [source.partition(":") for source in sources]
     paths = [pattern.split("/") for _, _, pattern in split]
     levels = zip(*(path[:-1] for path in paths), strict=False)
@@ -35,7 +35,7 @@ def sources_are_named(stages: Sequence[DataConfig]) -> bool:
 def require_store_sources(manifest: Mapping[str, Any], stages: Sequence[DataConfig]) -> None:
     """Raise ValueError if stages name other sources (`sources_are_named`) than a store has, or in another order.
 
-    They are compared as they are written, without the folder that all of them share: the text may have moved.
+    Compares the names without their common folder, because the text may have moved.
     """
     recorded = manifest["provenance"].get("source_names")
     if recorded is None or not sources_are_named(stages):
@@ -44,15 +44,15 @@ def require_store_sources(manifest: Mapping[str, Any], stages: Sequence[DataConf
     names = relative_names([_normal(source) for source in data.sources])
     if names != recorded:
         raise ValueError(
-            f"data.active_sources and data.weights choose sources of data.store={data.store[0]} by the order of "
-            f"data.sources, which are not its sources in its order: data.sources has {len(names)} "
-            f"({first_names(names, _LISTED)}), the store has {len(recorded)} ({first_names(recorded, _LISTED)}); give "
-            "data.sources as the store has them"
+            f"data.active_sources and data.weights refer to the sources of data.store={data.store[0]} by the order of "
+            f"data.sources, but data.sources differ from the store's: data.sources has {len(names)} "
+            f"({first_names(names, _LISTED)}), the store has {len(recorded)} ({first_names(recorded, _LISTED)}); list "
+            "the store's sources in the same order"
         )
 
 
 def _normal(source: str) -> str:
-    """A source as the manifest of a store has it; the text need not exist any more."""
+    """Normalise a source as manifests do; its text need not exist any more."""
     try:
         return str(parse_source(source))
     except ValueError:

@@ -34,14 +34,14 @@ from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.training import TRAINER_VERSION, count_for, parse_kind, smoothed, train_tokenizer
 
 KEEPING_VERSION = 2  # of vocabularies stored beside trained ones
-READING_VERSION = 3  # of reading, sentence splitting and units; a change makes other stores
+READING_VERSION = 3  # of reading, sentence splitting and units; a change makes new stores
 
 
 def prepare_vocabulary(data: DataConfig, progress: Progress = no_progress, runner: Runner | None = None) -> AnyPath:
     """Return the vocabulary of a run: `data.vocab`, or one trained on the training documents of the sources.
 
-    A trained one is stored in `<root>/vocab-<fingerprint>/`, with a record of its making. Raises ValueError for text or
-    a vocabulary that does not fit, OSError if the disk is full.
+    A trained one is stored in `<root>/vocab-<fingerprint>/`, with a record of how it was made. Raises ValueError for
+    text or a vocabulary that does not fit, OSError if the disk is full.
     """
     require_text(parse_sources(data.sources))
     runner = runner or processes(data.workers)
@@ -67,7 +67,7 @@ def resolve_vocabulary(
 def _without_entities(
     data: DataConfig, corpus: Corpus | None, division: Division | None, progress: Progress, runner: Runner
 ) -> AnyPath:
-    """The named vocabulary, or a trained one, without the entity map of `data.entity_map`."""
+    """The named vocabulary, or a trained one, before `data.entity_map` is applied."""
     if data.vocab.startswith(hub.PREFIX):
         return _store_named(data, load_vocabulary(data.vocab, TextRules.of(data)), {"vocab": data.vocab})
     if data.vocab:
@@ -99,15 +99,16 @@ def _without_entities(
 
 
 def _store_named(data: DataConfig, tokenizer: Tokenizer, record: Mapping[str, Any]) -> AnyPath:
-    """Store a vocabulary that is not trained like a trained one; `record` describes its making."""
+    """Store a vocabulary that was not trained here in the form of a trained one; `record` describes how it was made."""
     inputs = json_sha256({"tokenizer": tokenizer.fingerprint, "version": KEEPING_VERSION})
     return find_or_make(data, inputs, lambda: (tokenizer, {"sources": list(data.sources), **record}))
 
 
 def find_or_make(data: DataConfig, inputs: str, make: Callable[[], tuple[Tokenizer, Mapping[str, Any]]]) -> AnyPath:
-    """The main file of the vocabulary of these inputs below `data.root`, made if it does not exist.
+    """Return the main file of the vocabulary with these inputs under `data.root`; makes it if it does not exist.
 
-    `make` returns the tokenizer and a record of its making. Raises ValueError if the files of an existing one changed.
+    `make` returns the tokenizer and a record of how it was made. Raises ValueError if files of an existing vocabulary
+    have changed.
     """
     folder = to_path(data.root) / f"vocab-{inputs[:12]}"
     with exclusive_lock(to_path(data.root), folder.name):
@@ -119,30 +120,30 @@ def find_or_make(data: DataConfig, inputs: str, make: Callable[[], tuple[Tokeniz
 
 
 def vocabulary_with_entities(data: DataConfig, vocab: str | AnyPath) -> Tokenizer:
-    """The tokenizer of a vocabulary and the map of `data.entity_map`.
+    """Load the tokenizer of a vocabulary and add the map of `data.entity_map`.
 
     Raises ValueError for a vocabulary other than WordPiece, a missing file, or a map that does not fit.
     """
     tokenizer, path = load_vocabulary(vocab, TextRules.of(data)), to_path(data.entity_map)
     setting = f"data.entity_map={data.entity_map!r}"
     if not path.is_file():
-        raise ValueError(f"{setting}: no such file; a map has a surface form and a token on each line, a tab between")
+        raise ValueError(f"{setting}: no such file; a map has on each line a surface form, a tab and a token")
     return tokenizer.with_entities(read_whole(path) or b"\n", setting)
 
 
 def load_vocabulary(vocabulary: str | AnyPath, rules: TextRules) -> Tokenizer:
-    """Like `load_tokenizer`, also of remote files; `hf:DIR` and `hf:NAME` have rules of their own."""
+    """Like `load_tokenizer`, also for remote files, and for `hf:DIR` and `hf:NAME`, which define their own rules."""
     if isinstance(vocabulary, str) and vocabulary.startswith(hub.PREFIX):
         folder = Path(vocabulary.removeprefix(hub.PREFIX)).expanduser()
-        return _loaded(vocabulary, rules, _stamps(folder, huggingface.FILES))
+        return _load_cached(vocabulary, rules, _stamps(folder, huggingface.FILES))
     path = to_path(vocabulary) if isinstance(vocabulary, str) else vocabulary
     if isinstance(path, Path):
-        return _loaded(path, rules, _stamps(path, (*VOCABULARY_FILES, *COMPANIONS)))
+        return _load_cached(path, rules, _stamps(path, (*VOCABULARY_FILES, *COMPANIONS)))
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / path.name
         try:
-            there = [name for name in COMPANIONS if path.with_name(name).is_file()]
-            for name in {*files_with(path.name), *there}:
+            companions = [name for name in COMPANIONS if path.with_name(name).is_file()]
+            for name in {*files_with(path.name), *companions}:
                 copy.with_name(name).write_bytes(path.with_name(name).read_bytes())
             return load_tokenizer(copy, rules)
         except FileNotFoundError as error:
@@ -151,14 +152,14 @@ def load_vocabulary(vocabulary: str | AnyPath, rules: TextRules) -> Tokenizer:
             raise ValueError(str(error).replace(str(copy), str(path))) from None
 
 
-# A command loads its vocabulary several times, but requests a Hub repository once.
+# A command loads its vocabulary several times, but must request a Hub repository only once.
 @functools.lru_cache(maxsize=4)
-def _loaded(vocabulary: str | Path, rules: TextRules, stamps: tuple[tuple[int, ...], ...]) -> Tokenizer:
+def _load_cached(vocabulary: str | Path, rules: TextRules, stamps: tuple[tuple[int, ...], ...]) -> Tokenizer:
     return huggingface.read_vocabulary(vocabulary) if isinstance(vocabulary, str) else load_tokenizer(vocabulary, rules)
 
 
 def _stamps(path: Path, names: Iterable[str]) -> tuple[tuple[int, ...], ...]:
-    """Stamps that change with a vocabulary's files: `path`, and the files of these names in its folder."""
+    """Stamps that change when `path`, or a file with one of these names in its folder, changes."""
     folder = path if path.is_dir() else path.parent
     files = [path, *(folder / name for name in names)]
     stats = [file.stat() for file in files if file.exists()]
@@ -188,14 +189,14 @@ def count_corpus(
 ) -> tuple[list[Counter[str]], float]:
     """Count the words of each source's training documents. Returns the counts and the share of documents read.
 
-    Without a division documents are whole, and the share `data.held_out` of them is not counted.
+    Without a division, documents stay whole and a share of `data.held_out` of them is not counted.
     """
     share = min(1.0, parse_kind(data.tokenizer)[0].text_bytes / max(corpus.text_bytes, 1))
     count = partial(_count_unit, data=data, share=share, division=division)
     counts: list[Counter[str]] = [Counter() for _ in corpus.sources]
     total, done = sum(unit.size for unit in corpus.units), 0
-    for unit, counted in runner(count, corpus.units, "counting words"):
-        counts[unit.source].update(counted)
+    for unit, unit_counts in runner(count, corpus.units, "counting words"):
+        counts[unit.source].update(unit_counts)
         done += unit.size
         progress("counting words, bytes", done, total)
     corpus.require_unchanged()
@@ -203,8 +204,8 @@ def count_corpus(
 
 
 def _write_vocabulary(folder: AnyPath, inputs: str, tokenizer: Tokenizer, record: Mapping[str, Any]) -> None:
-    """Write a vocabulary and the record of its making; the folder appears atomically."""
-    about = {
+    """Write a vocabulary and its record; the folder appears atomically."""
+    content = {
         "inputs": inputs,
         "files": {name: hashlib.sha256(content).hexdigest() for name, content in tokenizer.files.items()},
         "vocab_size": tokenizer.vocab_size,
@@ -216,7 +217,7 @@ def _write_vocabulary(folder: AnyPath, inputs: str, tokenizer: Tokenizer, record
         unfinished.mkdir(exist_ok=True)
         for name, content in tokenizer.files.items():
             write_durably(unfinished / name, content)
-        write_durably(unfinished / "made.json", json.dumps(about, indent=1).encode())
+        write_durably(unfinished / "made.json", json.dumps(content, indent=1).encode())
         if isinstance(unfinished, Path):
             unfinished.rename(str(folder))
 
@@ -236,9 +237,9 @@ def _count_unit(unit: Unit, data: DataConfig, share: float, division: Division |
 
 
 def added_words(vocab: AnyPath) -> list[str] | None:
-    """The words that an extension added to a vocabulary in its own folder; None if it was not extended."""
-    about = vocab / "made.json" if isinstance(vocab, Path) and vocab.is_dir() else vocab.with_name("made.json")
-    return read_json(about, _Extended).get("added_words") if about.is_file() else None
+    """The words that `extend_vocabulary` added to a vocabulary; None if it was not extended."""
+    record = vocab / "made.json" if isinstance(vocab, Path) and vocab.is_dir() else vocab.with_name("made.json")
+    return read_json(record, _Extended).get("added_words") if record.is_file() else None
 
 
 class _Extended(TypedDict):
@@ -257,7 +258,7 @@ def _read_record(folder: AnyPath) -> _Record:
 
 
 def _require_vocabulary(folder: AnyPath, inputs: str) -> None:
-    """Raise ValueError unless the folder holds the unchanged vocabulary of these inputs."""
+    """Raise ValueError unless the folder holds the unchanged vocabulary for these inputs."""
     try:
         record = _read_record(folder)
         digests = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in record["files"]}
@@ -273,19 +274,20 @@ def _require_vocabulary(folder: AnyPath, inputs: str) -> None:
 
 
 def vocabulary_size(data: DataConfig) -> tuple[int, str]:
-    """The number of entries, and a phrase on its origin.
+    """The number of entries, and a phrase on where it comes from.
 
-    It is that of the file of `data.vocab` if it can be read, or of a vocabulary that `data.tokenizer` determines.
+    Taken from the file of `data.vocab` if it can be read, else from a vocabulary that `data.tokenizer` names, else
+    `data.vocab_size`.
     """
     reason = ""
     if data.vocab:
         try:
             size = load_vocabulary(data.vocab, TextRules.of(data)).vocab_size
-            return size, f"vocabulary of {size:,} entries, as {data.vocab} has them"
+            return size, f"vocabulary of {size:,} entries, from {data.vocab}"
         except (ValueError, OSError, ImportError) as error:
             reason = f" ({str(error).splitlines()[0]})"
     else:
         kind, argument = parse_kind(data.tokenizer)
         if (tokenizer := kind.given(argument)) is not None:
-            return tokenizer.vocab_size, f"vocabulary of {tokenizer.vocab_size:,} entries, as {data.tokenizer} has them"
-    return data.vocab_size, f"vocabulary of {data.vocab_size:,} entries, as data.vocab_size says{reason}"
+            return tokenizer.vocab_size, f"vocabulary of {tokenizer.vocab_size:,} entries, from {data.tokenizer}"
+    return data.vocab_size, f"vocabulary of {data.vocab_size:,} entries, from data.vocab_size{reason}"

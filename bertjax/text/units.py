@@ -1,8 +1,8 @@
-"""Units to mask whole: find the words, phrases and entities of a sentence, and their tokens.
+"""Find units to mask whole: the words, phrases and entities of a sentence, and their tokens.
 
 `data.units` names where units are marked: `spans:FIELD`, a field of the sources' records, or `list:FILE`, a file with a
-unit per line and, after tabs, its kinds. A store made with it has a plane for each kind. In a plane, a token outside
-the units of its kind continues the word before it, or begins one, as without units.
+unit per line and, after tabs, its kinds. A store made with it has a plane for each kind. Outside the units of its kind,
+a plane marks the tokens that continue a word, as without units.
 """
 
 from __future__ import annotations
@@ -29,41 +29,41 @@ from bertjax.tokenization.chunks import SEPARATOR
 from bertjax.tokenization.tokenizer import Tokenizer
 
 _SEARCHED = 1_000  # documents
-VERSION = 1  # of the rules that find units; a change makes other stores
+VERSION = 1  # of the rules that find units; a change makes new stores
 
 _MOST_BYTES = 256 << 20  # of a list
 
 _Atom = tuple[str, int, int]  # (text to compare, begin, end)
 FindUnits = Callable[[str], Sequence[Span]]  # the units of a sentence, in order of their starts
 
-# A word, or a single character: a mark, or a character of a script without spaces between words.
+# An atom is a word or a single character: a punctuation mark, or a character of a script without spaces between words.
 _ALONE = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 WORD = f"[{_ALONE}]|[^\\W{_ALONE}]+"  # a pattern; in scripts without spaces each character is a word
 _ATOM = re.compile(f"{WORD}|[^\\w\\s]")
 
 
 def units_fingerprint(data: DataConfig) -> dict[str, Any]:
-    """The inputs of a store's units as JSON: of a list its digest, not its path.
+    """Fingerprint of `data.units` as JSON: a list counts by its digest, not by its path.
 
     Raises ValueError like `find_units`, and if no source has fields.
     """
     find_units(data.units, data.lowercase)
     if digest := list_digest(data.units):
         return {"list": digest, "version": VERSION}
-    named = spans_field(data)
+    field = spans_field(data)
     if not any(KINDS[source.kind].has_fields for source in parse_sources(data.sources)):
         able = ", ".join(name for name, known in KINDS.items() if known.has_fields)
         raise ValueError(
             f"data.units={data.units!r} with data.sources={data.sources}: only records of {able} have fields; name "
             "such a source, or a list of units"
         )
-    return {"spans": named, "version": VERSION}
+    return {"spans": field, "version": VERSION}
 
 
 def spans_field(data: DataConfig) -> str:
-    """The field of records with their spans; empty if units come from a list."""
-    kind, _, named = data.units.partition(":")
-    return named if kind == "spans" else ""
+    """The record field that lists spans; empty if units come from a list."""
+    kind, _, field = data.units.partition(":")
+    return field if kind == "spans" else ""
 
 
 def list_digest(written: str) -> str:
@@ -100,18 +100,18 @@ def find_units(written: str, lowercase: bool, digest: str = "") -> FindUnits:
 
     Raises ValueError if `written` is malformed, for a bad list, and for a list with another `list_digest`.
     """
-    kind, _, named = written.partition(":")
-    if kind not in ("spans", "list") or not named:
+    kind, _, name = written.partition(":")
+    if kind not in ("spans", "list") or not name:
         raise ValueError(
-            f"data.units={written!r}: write spans:FIELD, a field of records with the spans of their units, or "
-            "list:FILE, a file with a unit on each line"
+            f"data.units={written!r}: write spans:FIELD, a record field that lists the spans of units, or list:FILE, "
+            "a file with a unit on each line"
         )
     if kind == "spans":
         return get_spans
     content = _content(written)
     if digest and hashlib.sha256(content).hexdigest() != digest:
         raise ValueError(
-            f"data.units={written!r}: {named} was changed while text was prepared; run the command again when nothing "
+            f"data.units={written!r}: {name} was changed while text was prepared; run the command again when nothing "
             "writes to it"
         )
     return _cached_list(content, f"data.units={written!r}", lowercase)
@@ -135,8 +135,8 @@ class UnitMarker:
         """Plane -> bool [tokens]: which tokens continue a unit of its kind.
 
         bare: [sentences], as in `encode_running`. lengths: int64 [sentences], in tokens. continues: bool [tokens],
-        which tokens continue a word. The tokens of a unit are those with one of its characters that are not in an
-        earlier unit; the token behind them does not continue it.
+        which tokens continue a word. A unit's tokens are those that share a character with it and are not part of an
+        earlier unit; the token after them begins a new word.
         """
         planes = {plane: continues.copy() for plane in PLANE_OF_KIND.values()}
         starts = np.cumsum(lengths) - lengths
@@ -153,7 +153,7 @@ class UnitMarker:
         for start, end, kind in spans:
             name = PLANE_OF_KIND[kind]
             plane = planes[name]
-            assert len(offsets) == len(plane), "every token has its offsets"
+            assert len(offsets) == len(plane), "one pair of offsets per token"
             start, end = (offset - sentence.count(SEPARATOR, 0, offset) for offset in (start, end))
             inside = np.flatnonzero((offsets[:, 0] < end) & (offsets[:, 1] > start))
             inside = inside[inside >= ends[name]]
@@ -167,7 +167,7 @@ class UnitMarker:
 
 
 class _UnitList:
-    """The units of a file; of one kind, the longest unit that begins at a word is found, and none inside it."""
+    """The units of a list file. Of each kind, finds the longest unit that begins at a word, and none inside it."""
 
     def __init__(self, content: bytes, origin: str, lowercase: bool) -> None:
         self._lowercase = lowercase
@@ -201,17 +201,18 @@ class _UnitList:
             for first, name in enumerate(names):
                 if first < behind or name not in sizes:
                     continue
-                coming = (tuple(names[first : first + size]) for size in sizes[name])
-                fitting = [len(unit) for unit in coming if unit in units]  # shorter at the end of the sentence
-                if fitting:
-                    behind = first + max(fitting)
+                candidates = (tuple(names[first : first + size]) for size in sizes[name])
+                # A candidate is shorter than its size at the end of the sentence.
+                matches = [len(unit) for unit in candidates if unit in units]
+                if matches:
+                    behind = first + max(matches)
                     spans.append(Span(atoms[first][1], atoms[behind - 1][2], kind))
         return sorted(spans)
 
     def _atoms(self, text: str) -> list[_Atom]:
-        """The words and single characters of a text, with their begins and ends."""
-        cut = ((match[0], *match.span()) for match in _ATOM.finditer(text))
-        return [(atom.lower() if self._lowercase else atom, begin, end) for atom, begin, end in cut]
+        """Split a text into words and single characters, with their begins and ends."""
+        atoms = ((match[0], *match.span()) for match in _ATOM.finditer(text))
+        return [(atom.lower() if self._lowercase else atom, begin, end) for atom, begin, end in atoms]
 
 
 _cached_list = lru_cache(maxsize=1)(_UnitList)

@@ -1,4 +1,4 @@
-"""Letters of sequences that a vocabulary lacks: counted, named by record, and refused or replaced by [UNK]."""
+"""Count the letters of sequences that a vocabulary lacks, name their records, and refuse them or allow [UNK]."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _SHOWN = 12  # letters of a record without a name
 
 @dataclass
 class UnknownLetters:
-    """The unknown letters of some records."""
+    """The letters of records that the vocabulary lacks."""
 
     letters: Counter[str] = field(default_factory=Counter)
-    records: int = 0  # that have any; a record read in parts counts once for each such part
-    examples: list[str] = field(default_factory=list)  # the first of them
+    records: int = 0  # records with unknown letters; a record read in parts counts once for each such part
+    examples: list[str] = field(default_factory=list)  # phrases on the first such records
 
     def add(
         self,
@@ -36,7 +36,10 @@ class UnknownLetters:
         lengths: np.ndarray,
         tokenizer: Tokenizer,
     ) -> None:
-        """Count those of documents, given their sentences, and the ids and the lengths of these."""
+        """Count the unknown letters of documents.
+
+        groups: the sentences of each document. ids, lengths: the tokens of all sentences, and their number in each.
+        """
         is_unknown = ids == tokenizer.unk_id
         if not is_unknown.any():
             return
@@ -58,12 +61,12 @@ class UnknownLetters:
                 self.examples += [f"record {name} has {first}"][: _NAMED_RECORDS - len(self.examples)]
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON; empty if there are none."""
+        """The counts as JSON; empty if there are no unknown letters."""
         content = {"letters": dict(sorted(self.letters.items())), "records": self.records, "examples": self.examples}
         return {"unknown_letters": content} if self.records else {}
 
-    def described(self) -> str:
-        """A line with the letters, their counts and the first records."""
+    def describe(self) -> str:
+        """Describe the letters, their counts and the first records in a line."""
         common = [f"{letter!r} {count:,}" for letter, count in self.letters.most_common(_NAMED_LETTERS)]
         more = ", ..." if len(self.letters) > _NAMED_LETTERS else ""
         return (
@@ -73,7 +76,7 @@ class UnknownLetters:
 
 
 def merge_unknown_letters(abouts: Iterable[Mapping[str, Any]]) -> UnknownLetters:
-    """Those of records of units, or of provenances, as JSON."""
+    """Merge the unknown letters in the records of units, or in provenances."""
     merged = UnknownLetters()
     for about in abouts:
         if listed := about.get("unknown_letters"):
@@ -84,13 +87,13 @@ def merge_unknown_letters(abouts: Iterable[Mapping[str, Any]]) -> UnknownLetters
 
 
 def require_known_letters(unknown: UnknownLetters, data: DataConfig) -> None:
-    """Raise ValueError for unknown letters, unless they are replaced or the vocabulary was found in the text."""
+    """Raise ValueError for unknown letters, unless they are replaced or the vocabulary was learned from the text."""
     if not unknown.records or data.unknown_letters == "replace":
         return
     kind, argument = (None, "") if data.vocab else parse_kind(data.tokenizer)
     if kind is not None and kind.given(argument) is None:
         return
     raise ValueError(
-        f"data.unknown_letters='stop': {unknown.described()}; correct these records, choose a vocabulary that has the "
+        f"data.unknown_letters='stop': {unknown.describe()}; correct these records, choose a vocabulary that has the "
         "letters, or replace them by [UNK]: --data.unknown-letters replace"
     )

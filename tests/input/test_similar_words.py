@@ -200,7 +200,7 @@ def test_a_table_as_tokens_by_hand(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "no such file; make one of word vectors with `bertjax neighbors --output`"),
+        (None, "no such file; make one from word vectors with `bertjax neighbors --output`"),
         (b"abc\tabd\nabe\n", "line 2: 'abe'; a line has a word and similar ones, with tabs between"),
         (b"abc\tabd\n\nabe\tabf\n", "line 2: ''; a line has"),
         (b"abc\tabd\t\n", "line 1: .* a line has"),

@@ -404,7 +404,7 @@ def test_damaged_remote_file_is_named(store, tmp_path):
 def test_too_little_room_is_reported_first(data, tmp_path, monkeypatch):
     store = prepare(data)
     monkeypatch.setattr(local_copy.shutil, "disk_usage", lambda _: local_copy.shutil._ntuple_diskusage(1, 1, 1000))
-    with pytest.raises(OSError, match=r"data\.cache_dir=.*: 0\.\d MB of .* are to be copied .* 0\.0 MB are free"):
+    with pytest.raises(OSError, match=r"data\.cache_dir=.*: 0\.\d MB of .* must be copied .* 0\.0 MB are free"):
         open_near(store, str(tmp_path))
     with pytest.raises(ValueError, match=r"data\.cache_dir=s3://b/c is not on this machine; name a folder of a local"):
         open_near(store, "s3://b/c")

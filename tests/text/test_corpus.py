@@ -49,7 +49,7 @@ def test_too_many_files_are_refused_before_reading(tmp_path, monkeypatch):
     for number in range(4):
         (tmp_path / f"{number}.txt").write_text("text")
     monkeypatch.setattr(corpus, "MOST_FILES", 3)
-    with pytest.raises(ValueError, match=r"data\.sources: 4 files, and a store lists 3 at most; join them"):
+    with pytest.raises(ValueError, match=r"data\.sources: 4 files, but a store can list only 3; join them"):
         Corpus.of(DataConfig(sources=(f"text:{tmp_path}/*.txt",), root=str(tmp_path / "data")))
     assert not (tmp_path / "data").exists()
 

@@ -66,7 +66,7 @@ def test_csv_reads_marked_spans(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("a,text\n1,b\n1,b,c\n", ", line 3: 3 fields, and the header has 2 .a, text.; correct the row"),
+        ("a,text\n1,b\n1,b,c\n", ", line 3: 3 fields, but the header has 2 .a, text.; correct the row"),
         ('a,text\n1,"b\n', r":2: bad CSV \(unexpected end of data\) in the row of line 2"),
         ('a,text\n1,"b"c\n', r":2: bad CSV \(',' expected after '\"'\)"),
     ],

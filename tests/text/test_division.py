@@ -15,7 +15,7 @@ from bertjax.text import prepare as prepare_module
 from bertjax.text import trained_vocabulary
 from bertjax.text.corpus import Corpus, draws
 from bertjax.text.division import LARGEST_SHARE, LEAST_DOCUMENTS, MEASURED, MEASURED_SHARE, divide
-from bertjax.text.documents import Document, assemble, divided
+from bertjax.text.documents import Document, assemble, divide_works
 from bertjax.text.prepare import prepare, reading_notes
 from bertjax.text.sources.registry import read_documents
 from bertjax.text.store.format import TokenStore
@@ -73,7 +73,7 @@ def test_one_file_becomes_documents_of_both_splits(source, layout):
     assert held_out.num_tokens < 0.2 * train.num_tokens
     notes = reading_notes(store.manifest)
     made = train.num_documents + held_out.num_documents
-    assert f"{made:,} documents were made of 0.txt" in notes
+    assert f"{made:,} documents were made from 0.txt" in notes
     assert any("of the text is held out" in note for note in notes)
     # Nothing is lost, and each text of the file is there once.
     (file,) = Corpus.of(data).files[0]
@@ -86,7 +86,7 @@ def test_pieces_begin_at_chapters():
     longest = 4 * len(chapter("a"))
     counts = ReadCounts()
     paragraphs = [*novel("a", 12).split("\n\n"), None, "A short text.", None]
-    pieces = list(assemble(divided(paragraphs, longest, counts), counts))
+    pieces = list(assemble(divide_works(paragraphs, longest, counts), counts))
     *chapters, short = pieces
     assert len(chapters) == 12 and all(piece.text.startswith(f"CHAPTER {n}\n") for n, piece in enumerate(chapters, 1))
     assert [piece.is_of_same_work for piece in chapters] == [False] + 11 * [True]
@@ -105,7 +105,7 @@ def test_headings(heading):
     if heading == "Chapitre premier I":
         heading = "Chapitre I"
     stream = ["x" * 900, heading, "y" * 900, None]
-    assert list(divided(stream, 4000, ReadCounts())) == ["x" * 900, "", heading, "y" * 900, None]
+    assert list(divide_works(stream, 4000, ReadCounts())) == ["x" * 900, "", heading, "y" * 900, None]
 
 
 @pytest.mark.parametrize(
@@ -113,23 +113,23 @@ def test_headings(heading):
 )
 def test_other_lines_are_not_headings(paragraph):
     stream = ["x" * 900, paragraph, "y" * 900, None]
-    assert list(divided(stream, 4000, ReadCounts())) == stream
+    assert list(divide_works(stream, 4000, ReadCounts())) == stream
 
 
 def test_table_of_contents_stays_together():
     contents = [f"Chapter {n}" for n in range(1, 31)]
     stream = [*contents, "x" * 900, None]
-    assert list(divided(stream, 4000, ReadCounts())) == stream
+    assert list(divide_works(stream, 4000, ReadCounts())) == stream
 
 
 def test_long_paragraph_is_cut_after_a_sentence():
     draw = random.Random(1)
     text = " ".join("word " * draw.randint(3, 20) + "end." for _ in range(400))
-    pieces = [p for p in divided([text, None], 1000, ReadCounts()) if p]
+    pieces = [p for p in divide_works([text, None], 1000, ReadCounts()) if p]
     assert all(len(p) <= 1000 and p.endswith("end.") for p in pieces)
     assert " ".join(pieces) == " ".join([text])
     unspaced = "字" * 5000
-    assert "".join(p for p in divided([unspaced, None], 1000, ReadCounts()) if p) == unspaced
+    assert "".join(p for p in divide_works([unspaced, None], 1000, ReadCounts()) if p) == unspaced
 
 
 def test_corpus_of_many_documents_is_unchanged(data):

@@ -142,12 +142,12 @@ def test_copies_are_those_that_earlier_filters_keep(data):
     both = read_manifest(prepare(changed(data, filters=QUALITY)))["provenance"]["screened"]["left_out"]
     assert both == {
         "exact_duplicates: copies of an earlier document": 12,
-        "gopher_quality: not of 50 to 100,000 words": 12,
+        "gopher_quality: fewer than 50 or more than 100,000 words": 12,
     }
     reverse = read_manifest(prepare(changed(data, filters=QUALITY[::-1])))["provenance"]["screened"]["left_out"]
     assert reverse == {
         "exact_duplicates: copies of an earlier document": 23,
-        "gopher_quality: not of 50 to 100,000 words": 1,
+        "gopher_quality: fewer than 50 or more than 100,000 words": 1,
     }
 
 
@@ -274,13 +274,13 @@ GOOD = " ".join(text_of(2).split())
     ("text", "rule"),
     [
         (GOOD, ""),
-        ("word " * 49, "not of 50 to 100,000 words"),
+        ("word " * 49, "fewer than 50 or more than 100,000 words"),
         ("word " * 50, ""),
-        ("a " * 100_001, "not of 50 to 100,000 words"),
-        ("ab cd " * 40, "words not of 3 to 10 letters"),
-        ("internationalisation " * 60, "words not of 3 to 10 letters"),
-        (GOOD + " ###" * 60, "of the symbol #"),
-        (GOOD.replace(" w", "... w").replace(" r", "… r"), "of the symbol # or of ellipses"),
+        ("a " * 100_001, "fewer than 50 or more than 100,000 words"),
+        ("ab cd " * 40, "words shorter than 3 or longer than 10 letters"),
+        ("internationalisation " * 60, "words shorter than 3 or longer than 10 letters"),
+        (GOOD + " ###" * 60, "hashes or ellipses per word"),
+        (GOOD.replace(" w", "... w").replace(" r", "… r"), "hashes or ellipses per word"),
         ("\n".join(f"- {word} words" for word in GOOD.split()), "lines begin with a bullet"),
         (
             "\n".join(f"{line} river which water under ..." for line in GOOD.split(".")),
@@ -289,7 +289,7 @@ GOOD = " ".join(text_of(2).split())
         ("1234 5678 " * 60 + GOOD, "of the words have a letter"),
     ],
 )
-def test_gopher_quality(text, rule):
+def test_gopher_quality_names_the_broken_rule(text, rule):
     found = gopher_quality.broken_rule(text)
     assert rule in found and bool(rule) == bool(found)
     assert not found or found in gopher_quality.FILTER.reasons
@@ -333,7 +333,7 @@ def test_filters_that_leave_too_little(data):
         path.write_text("".join(f"{json.dumps({'text': f'The river {n} of {path}.'})}\n" for n in range(5)))
     with pytest.raises(ValueError, match="leaves 0 documents for training") as error:
         prepare(changed(data, filters=("gopher_quality",)))
-    assert "60  gopher_quality: not of 50" in str(error.value)
+    assert "60  gopher_quality: fewer than 50" in str(error.value)
 
 
 def test_every_filter_counts_its_reasons():

@@ -78,7 +78,7 @@ def test_folder_of_many_kinds_becomes_a_store(company, data):
         "cp1252": ["old.txt", "page.html"],
         "utf-16": ["wide.txt"],
     }
-    assert any(note.startswith("read as utf-16, as the text seems to be") and "wide.txt" in note for note in notes)
+    assert any(note.startswith("read as utf-16, detected from the content") and "wide.txt" in note for note in notes)
 
 
 def test_folder_leaves_out_what_is_excluded(company):

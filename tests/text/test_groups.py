@@ -134,7 +134,7 @@ def test_note_states_the_share_of_a_whole_group(tmp_path):
 
 
 def test_group_that_is_half_of_the_text_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="one group is 50% of the text, and a group is in one split as a whole"):
+    with pytest.raises(ValueError, match="one group is 50% of the text, but groups are not divided"):
         prepare(few_groups(tmp_path, 2))
 
 
@@ -144,7 +144,7 @@ def test_group_that_is_half_of_the_text_is_refused(tmp_path):
         ("clusters.tsv", "", "write file:PATH"),
         ("file:{}/none.tsv", "", "no such file"),
         ("file:{}/c.tsv", "a b c\n", "line 1: 'a b c'; a line has two names"),
-        ("file:{}/c.tsv", "a g\nb g\na h\n", "line 3: its record is in another group too"),
+        ("file:{}/c.tsv", "a g\nb g\na h\n", "line 3: this record was already put in another group"),
     ],
 )
 def test_wrong_groups_are_refused(tmp_path, written, content, message):

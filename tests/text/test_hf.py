@@ -105,7 +105,7 @@ def test_hf_reads_the_config_the_split_and_the_column(hub):
         "hf:team/texts@v9:small": "team/texts@v9: the data set has no revision v9",
         "hf:team/nothing": "the Hub has no such data set that you may read; .* run `hf auth login`, or set HF_TOKEN",
         "hf:texts": r"source hf:texts: write hf:OWNER/NAME\[@REVISION\]",
-        "hf:team/texts/*.bin": "no files of text match; its files are 20231101",
+        "hf:team/texts/*.bin": "no text files match; its files are 20231101",
     }.items():
         with pytest.raises(ValueError, match=message):
             texts(source)
@@ -125,7 +125,7 @@ def test_hf_infers_splits_from_names(hub):
     found = {"": ["A."], ":validation": ["B."], ":en": ["C."], ":data:validation:title": ["T"]}
     assert {end: texts(f"hf:team/texts{end}") for end in found} == found
     assert texts("hf:team/plain") == ["D.", "E."]
-    with pytest.raises(ValueError, match=r"no files of text match; .* read the Hub's own Parquet copy: .*@~parquet"):
+    with pytest.raises(ValueError, match=r"no text files match; .* read the Hub's Parquet copy: .*@~parquet"):
         texts("hf:team/script")
 
 

@@ -215,7 +215,7 @@ def test_other_folders_are_not_stores(tmp_path):
 
 def test_another_vocabulary_is_refused(large):
     (large / "vocab.txt").write_bytes(WordPiece([*TOKENS[:-1], "other"], TextRules(True, False)).files["vocab.txt"])
-    with pytest.raises(ValueError, match=r"its vocabulary is not the one it was made with"):
+    with pytest.raises(ValueError, match=r"its vocabulary differs from the one it was made with"):
         TokenStore.open(large).tokenizer()
 
 
@@ -281,7 +281,7 @@ def test_forged_manifest_value_is_read_or_named(tmp_path):
             lambda m: m.update(provenance_sha257=m.pop("provenance_sha256")),
             "provenance_sha257 is not a key of a manifest",
         ),
-        (lambda m: m["splits"]["train"].update(tokens=1), "its fingerprint is not that of its content"),
+        (lambda m: m["splits"]["train"].update(tokens=1), "its fingerprint does not match its content"),
     ],
 )
 def test_changed_manifest_value_is_named(tmp_path, change, told):
@@ -309,7 +309,9 @@ def test_digests_of_large_files_are_beside_them(large, tmp_path, monkeypatch):
     assert read(store, "train") == read(TokenStore.open(large), "train")
     assert not list(check_store(path))
     flip(tokens, BLOCK_BYTES)
-    assert list(check_store(path)) == [f"{tokens}: the block at byte {BLOCK_BYTES:,} is not the one that was written"]
+    assert list(check_store(path)) == [
+        f"{tokens}: the block at byte {BLOCK_BYTES:,} differs from the one that was written"
+    ]
     with pytest.raises(ValueError, match=rf"train-00000\.tokens: the block at byte {BLOCK_BYTES} is damaged"):
         TokenStore.open(path).verify()
     flip(digests, 0)

@@ -109,8 +109,8 @@ def test_stores_that_cannot_be_joined(data, three, tmp_path):
     shutil.copytree(first, tmp_path / "copy")
     for stores, message in (
         ((first, other), "has another vocabulary, or other rules for text, than"),
-        ((first, second, first), "has the text of"),
-        ((first, str(tmp_path / "copy")), "has the text of"),
+        ((first, second, first), "has the same text as"),
+        ((first, str(tmp_path / "copy")), "has the same text as"),
         ((first, str(tmp_path)), "no manifest"),
     ):
         with pytest.raises(ValueError, match=message):

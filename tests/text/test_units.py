@@ -12,9 +12,9 @@ from bertjax.input.training_data import open_training_data
 from bertjax.storage.progress import no_progress
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text import corpus
-from bertjax.text.documents import assemble, divided
+from bertjax.text.documents import assemble, divide_works
 from bertjax.text.prepare import prepare, require_sources
-from bertjax.text.spans import MarkedText, Span, get_spans, join, marked, split_spans
+from bertjax.text.spans import MarkedText, Span, get_spans, join, mark_spans, split_spans
 from bertjax.text.store.format import TokenStore
 from bertjax.text.units import UnitMarker, find_units, list_digest
 from bertjax.tokenization.tokenizer import TextRules
@@ -341,8 +341,8 @@ def test_spans_survive_the_division_of_long_documents():
     sentences = [f"Sentence {n} is about river {n}." for n in range(400)]
     text = " ".join(sentences)
     spans = [[text.index(f"river {n}."), text.index(f"river {n}.") + len(f"river {n}")] for n in range(400)]
-    paragraphs = [marked(text, spans, "marks", "here"), None]
-    parts = [*assemble(divided(iter(paragraphs), 500, ReadCounts()), ReadCounts())]
+    paragraphs = [mark_spans(text, spans, "marks", "here"), None]
+    parts = [*assemble(divide_works(iter(paragraphs), 500, ReadCounts()), ReadCounts())]
     assert len(parts) > 20
     found = [s[a:b] for part in parts for s in part.sentences() for a, b, _ in get_spans(s)]
     assert found == [f"river {n}" for n in range(400)]

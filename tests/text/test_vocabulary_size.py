@@ -11,11 +11,11 @@ from bertjax.text.trained_vocabulary import vocabulary_size
 def test_size_is_the_files_if_readable(tmp_path: Path) -> None:
     file = tmp_path / "vocab.txt"
     file.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"]) + "\n")
-    assert vocabulary_size(DataConfig(vocab=str(file))) == (7, f"vocabulary of 7 entries, as {file} has them")
+    assert vocabulary_size(DataConfig(vocab=str(file))) == (7, f"vocabulary of 7 entries, from {file}")
 
 
 def test_size_is_the_recipes_otherwise(tmp_path: Path) -> None:
-    assert vocabulary_size(DataConfig()) == (30_522, "vocabulary of 30,522 entries, as data.vocab_size says")
+    assert vocabulary_size(DataConfig()) == (30_522, "vocabulary of 30,522 entries, from data.vocab_size")
     size, told = vocabulary_size(DataConfig(vocab=str(tmp_path / "none.txt"), vocab_size=99))
     assert size == 99
-    assert told.startswith("vocabulary of 99 entries, as data.vocab_size says (vocabulary") and "none.txt" in told
+    assert told.startswith("vocabulary of 99 entries, from data.vocab_size (vocabulary") and "none.txt" in told

@@ -11,7 +11,7 @@ from bertjax.text.filters.filter import Filter
 
 
 class _Digest:
-    """64 bits of the words: among 2 billion documents, 0.1 pairs that differ are expected to have the same."""
+    """A 64-bit digest of the words: among 2 billion different documents, 0.1 collisions are expected."""
 
     def __init__(self) -> None:
         self._hash = hashlib.blake2b(digest_size=8)

@@ -1,7 +1,7 @@
 """The `gopher_quality` filter: the rules for documents of Rae et al. 2021 (arXiv:2112.11446), table A1.
 
-Words are between white space, so the rules are for languages that write it. The rule that a document has two of the
-English words the, be, to, of, and, that, have, with is left out.
+Words are separated by white space, so the rules suit only languages that write it. The rule that a document has two of
+the English words the, be, to, of, and, that, have, with is left out.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ _FEWEST_ALPHABETIC = 0.8  # share of the words
 _BULLETS = ("•", "‣", "-", "*")
 _ELLIPSES = ("...", "…")
 
-_NUMBER = f"not of {_FEWEST_WORDS} to {_MOST_WORDS:,} words"
-_LENGTH = f"words not of {_SHORTEST_MEAN} to {_LONGEST_MEAN} letters on average"
-_SYMBOLS = f"more than {_MOST_SYMBOLS:g} of the symbol # or of ellipses a word"
+_NUMBER = f"fewer than {_FEWEST_WORDS} or more than {_MOST_WORDS:,} words"
+_LENGTH = f"words shorter than {_SHORTEST_MEAN} or longer than {_LONGEST_MEAN} letters on average"
+_SYMBOLS = f"more than {_MOST_SYMBOLS:g} hashes or ellipses per word"
 _BULLETED = f"more than {_MOST_BULLETS:.0%} of the lines begin with a bullet"
 _ELLIPTIC = f"more than {_MOST_ELLIPSES:.0%} of the lines end with an ellipsis"
 _ALPHABETIC = f"less than {_FEWEST_ALPHABETIC:.0%} of the words have a letter"
 
 
 def broken_rule(text: str) -> str:
-    """The first of the rules that a document breaks; '' if it breaks none."""
+    """The first rule that a document breaks; '' if it breaks none."""
     words = text.split()
     if not _FEWEST_WORDS <= len(words) <= _MOST_WORDS:
         return _NUMBER

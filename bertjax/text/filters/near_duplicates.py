@@ -1,9 +1,9 @@
 """The `near_duplicates` filter: of documents that share most runs of five words, one stays.
 
-By datasketch's MinHash, with the parameters of FineWeb (Penedo et al. 2024, arXiv:2406.17557): 112 minima in 14 bands
-of 8. Documents that agree in a band are copies: 5 % of the pairs whose sets of runs have a Jaccard similarity of 0.5,
-56 % at 0.7, 92 % at 0.8, 99.96 % at 0.9. Case and punctuation do not count; in scripts without spaces a word is a
-character.
+Uses datasketch's MinHash with the parameters of FineWeb (Penedo et al. 2024, arXiv:2406.17557): 112 minima in 14 bands
+of 8. Documents that agree in a band are copies, which finds 5 % of the pairs whose sets of runs have a Jaccard
+similarity of 0.5, 56 % at 0.7, 92 % at 0.8, 99.96 % at 0.9. Case and punctuation do not count; in scripts without
+spaces a word is a character.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _MinHash:
         self._add_runs(words)
 
     def values(self) -> np.ndarray:
-        if not self._has_run and self._last:  # a document of fewer words is one run
+        if not self._has_run and self._last:  # a shorter document is one run
             self._add_runs(np.array([*self._last, *[0] * _RUN][:_RUN], np.uint64))
         if not self._has_run:
             return np.zeros(_BANDS, np.uint64)

@@ -1,4 +1,4 @@
-"""The filters by name, and those of a config."""
+"""Registry of filters, and the filters of a config."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILTERS = Registry("filters", {one.name: one for one in _ALL}, Filter)
 
 
 def choose(names: Sequence[str]) -> list[Filter]:
-    """The filters of `data.filters` in order.
+    """Look up the filters of `data.filters`, in order.
 
     Raises ValueError for an unknown name, one that is named twice, and a missing library.
     """
@@ -29,7 +29,7 @@ def choose(names: Sequence[str]) -> list[Filter]:
 
 
 def require_filters(data: DataConfig) -> None:
-    """Raise ValueError like `choose`, and for a filter of prose with a source of other records."""
+    """Raise ValueError like `choose`, and for a prose filter with a source of other records."""
     prose = [one.name for one in choose(data.filters) if one.for_prose]
     others = [str(source) for source in parse_sources(data.sources) if KINDS[source.kind].is_sequence]
     if prose and others:
@@ -39,7 +39,7 @@ def require_filters(data: DataConfig) -> None:
 
 
 def filters_fingerprint(names: Sequence[str]) -> list[list[Any]]:
-    """The filters as JSON, with the versions of their rules and libraries."""
+    """Fingerprint of the filters as JSON: names, versions of their rules, and versions of their libraries."""
     return [
         [one.name, one.version, *([importlib.metadata.version(one.needs[0])] if one.needs else [])]
         for one in choose(names)

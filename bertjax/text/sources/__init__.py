@@ -1,1 +1,1 @@
-"""Readers of text: one file per kind of source, and their registry."""
+"""Readers of text, one file per kind of source, and their registry."""

@@ -1,7 +1,7 @@
-"""The `csv` source: tables with a header, a document in one column of each row.
+"""The `csv` source: tables with a header, and a document in one column of each row.
 
-The separator is the header's: a comma, a semicolon, a tab or a bar. Fields may be quoted, except in `.tsv` files, where
-a quotation mark is an ordinary character.
+The header determines the separator: a comma, a semicolon, a tab or a bar. Fields may be quoted, except in `.tsv` files,
+where a quotation mark is an ordinary character.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from bertjax.text.sources.globs import has_name
 from bertjax.text.sources.source import DEFAULT_FIELD, Paragraphs, SourceFile, SourceKind
 
 _SEPARATORS = ",;\t|"
-_SNIFFED = 2000  # characters; the time is quadratic
+_SNIFFED = 2000  # characters; sniffing takes quadratic time
 
 
 def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
-    """Read the rows, a document each, whose lines are paragraphs.
+    """Read each row as a document, whose lines are paragraphs.
 
     Raises ValueError naming file and line for a missing column, a malformed row, a row with another number of fields
-    than the header, or a row above `RECORD_CAP` bytes. Where such rows are left out, each of their lines counts as a
-    record, since a stray quotation mark makes one of many.
+    than the header, or a row above `RECORD_CAP` bytes. If such rows are left out, each of their lines counts as a
+    record, since a stray quotation mark joins many lines into one row.
     """
     on_bad = file.on_bad_record(counts)
     rows = _rows(file, counts, on_bad)
@@ -39,7 +39,7 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
         where = f"{file.path}, line {line}"
         if len(fields) != len(header):
             on_bad(
-                f"{where}: {len(fields)} fields, and the header has {len(header)} ({', '.join(header[:20])}); correct "
+                f"{where}: {len(fields)} fields, but the header has {len(header)} ({', '.join(header[:20])}); correct "
                 "the row",
                 1 + sum(field.count("\n") for field in fields),
             )

@@ -1,4 +1,4 @@
-"""The `docs` source: English prose from the docstrings of the installed Python packages and the standard library.
+"""The `docs` source: English prose from the docstrings of installed Python packages and the standard library.
 
 Modules are parsed with `ast`, never imported. The same versions give the same bytes on any filesystem. A unit of work
 is a package, or a part of a large one; paragraphs are deduplicated within a unit, so that units do not depend on each
@@ -82,10 +82,10 @@ _SHORTEST, _LONGEST = 20, 600  # characters of a sentence
 
 
 def find(source: Source) -> list[SourceFile]:
-    """Find the units of packages, which are import names separated by commas.
+    """Find the units of the packages in the pattern, import names separated by commas.
 
-    No names mean all installed packages and the standard library (`stdlib`). Raises ValueError for a package that is
-    not installed, with the nearest name.
+    An empty pattern means all installed packages and the standard library (`stdlib`). Raises ValueError for a package
+    that is not installed, with the nearest name.
     """
     installed = _installed()
     names = [name.strip() for name in source.pattern.split(",") if name.strip()] or sorted(installed)
@@ -102,7 +102,7 @@ def find(source: Source) -> list[SourceFile]:
 
 
 def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
-    """Read the documents of a unit, one for each module and class."""
+    """Read the documents of a unit, one per module and class."""
     seen: set[str] = set()
     for path in file.members:
         for docstrings in _documents(path, counts):
@@ -118,7 +118,7 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
 
 
 def _installed() -> dict[str, str]:
-    """Import name -> file or folder, of everything in site-packages except this package."""
+    """Map the import name of everything in site-packages, except bertjax, to its file or folder."""
     paths = sysconfig.get_paths()
     packages = {STANDARD_LIBRARY: paths["stdlib"]}
     for root in dict.fromkeys((paths["purelib"], paths["platlib"])):
@@ -165,10 +165,10 @@ def _documents(path: str, counts: ReadCounts) -> Iterator[list[str]]:
         return
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of invalid escape sequences
+            warnings.simplefilter("ignore")  # about invalid escape sequences
             tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        counts.unreadable_modules += 1  # for another version of Python, or a template
+        counts.unreadable_modules += 1  # written for another version of Python, or a template
         return
     classes: list[ast.Module | ast.ClassDef] = [tree]
     for node in classes:
@@ -221,7 +221,7 @@ def _is_prose(sentence: str) -> bool:
 
 
 def _without_literals(lines: list[str]) -> Iterator[str]:
-    """Leave out fenced code, doctests, literal blocks, directives, fields and the lists that a label begins."""
+    """Leave out fenced code, doctests, literal blocks, directives, fields and labelled lists."""
     hidden: int | None = None  # lines indented by more than this belong to an omitted block
     fenced = to_blank = False
     for line in lines:

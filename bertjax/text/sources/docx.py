@@ -1,4 +1,4 @@
-"""The `docx` source: the paragraphs and tables of Word documents, by python-docx, in their order."""
+"""The `docx` source: the paragraphs and tables of Word documents in order, read with python-docx."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
     """Read the file as one document; a row of a table is a paragraph. Headers, footers and comments are left out.
 
-    Raises ValueError naming a file that is damaged, encrypted, or not of this format.
+    Raises ValueError naming the file if it is damaged, encrypted, or not in this format.
     """
     import docx
     from docx.table import Table

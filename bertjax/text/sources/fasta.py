@@ -1,7 +1,7 @@
-"""The `fasta` source: sequences of letters, such as proteins and genomes, each behind a header that begins with `>`.
+"""The `fasta` source: sequences of letters, such as proteins and genomes, each after a header that begins with `>`.
 
 A record is a document of one sentence: its lines joined, in upper case, without white space and a final `*`. A record
-of over `PIECE` letters is read in pieces of that many, which the store joins to one document.
+of over `PIECE` letters is read in pieces of that size, which the store joins into one document.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.sources.source import Paragraphs, SourceFile, SourceKind
 from bertjax.text.spans import MarkedText, Record
 
-PIECE = 720_720  # letters; a multiple of 1 to 16, so that k-mers of a stride go on over the end of a piece
+PIECE = 720_720  # letters; a multiple of 1 to 16, so that strided k-mers continue across the end of a piece
 
 _LOWER = bytes(range(ord("a"), ord("z") + 1))
 
@@ -24,13 +24,13 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
     Raises ValueError if letters come before the first header.
     """
     name = None
-    letters: list[str] = []  # of the record, since its last whole piece
+    letters: list[str] = []  # of the record, after its last whole piece
     size = 0
     for line in read_lines(file.path, lambda number: None, counts=counts):  # the pieces of a cut line are joined
         line = line.strip()
         if line[:1] == ">":
             if name is not None:
-                yield from _ended("".join(letters), name, counts)
+                yield from _end_record("".join(letters), name, counts)
             name, letters, size = next(iter(line[1:].split()), ""), [], 0
             continue
         if not line:
@@ -41,13 +41,13 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
             )
         letters.append(_in_upper_case(line, counts))
         size += len(letters[-1])
-        if size > PIECE:  # a whole piece and more, so that the end of the record is never in a piece by itself
+        if size > PIECE:  # more than a whole piece, so that the last piece of a record is never empty
             joined = "".join(letters)
             whole = (size - 1) // PIECE * PIECE
             yield from (MarkedText(joined[at : at + PIECE], record=Record(name)) for at in range(0, whole, PIECE))
             letters, size = [joined[whole:]], size - whole
     if name is not None:
-        yield from _ended("".join(letters), name, counts)
+        yield from _end_record("".join(letters), name, counts)
 
 
 def _in_upper_case(line: str, counts: ReadCounts) -> str:
@@ -59,8 +59,8 @@ def _in_upper_case(line: str, counts: ReadCounts) -> str:
     return upper
 
 
-def _ended(letters: str, name: str, counts: ReadCounts) -> Iterator[str | None]:
-    """The last piece of a record, and its end."""
+def _end_record(letters: str, name: str, counts: ReadCounts) -> Iterator[str | None]:
+    """Yield the last piece of a record, and None for its end."""
     if letters.endswith("*"):
         letters = letters[:-1]
         counts.stop_marks += 1

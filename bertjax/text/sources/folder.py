@@ -1,6 +1,6 @@
-"""The `folder` source: every file in a folder, each read as the kind that its name is usual for.
+"""The `folder` source: every file in a folder, each read as the kind that its name suggests.
 
-`bertjax/text/sources/registry.py` chooses the kinds; files of no kind and empty files are listed as skipped.
+`bertjax/text/sources/registry.py` chooses the kinds; empty files and files of an unknown kind are listed as skipped.
 """
 
 from __future__ import annotations

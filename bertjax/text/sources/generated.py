@@ -33,16 +33,16 @@ def find(source: Source) -> list[SourceFile]:
     return numbered_units(source, __file__, _UNIT_DOCUMENTS, _BYTES)
 
 
-def numbered_units(source: Source, rules: str, of_unit: int, size: int) -> list[SourceFile]:
-    """Split a number of documents into units of `of_unit`; a document has about `size` bytes.
+def numbered_units(source: Source, rules: str, per_unit: int, size: int) -> list[SourceFile]:
+    """Split a number of documents of about `size` bytes into units of `per_unit`.
 
-    `rules` is the module that makes them, whose digest is that of the text. Raises ValueError unless the pattern is a
-    number.
+    `rules` is the file of the module that generates them; its digest identifies the text. Raises ValueError unless the
+    pattern is a number.
     """
     if not re.fullmatch(r"[1-9]\d{0,8}", source.pattern):
         raise ValueError(f"source {source}: {source.pattern!r} is not a number of documents; write {source.kind}:2000")
     count = int(source.pattern)
-    ranges = ((start, min(start + of_unit, count)) for start in range(0, count, of_unit))
+    ranges = ((start, min(start + per_unit, count)) for start in range(0, count, per_unit))
     return [SourceFile(source.kind, f"{start}-{end}", (rules,), listed=(end - start) * size) for start, end in ranges]
 
 
@@ -82,7 +82,7 @@ def _chosen(words: tuple[str, ...], draw: Random) -> str:
 
 
 def drawn_below(draw: Random, bound: int) -> int:
-    """Draw a number in [0, bound). Python promises only for `random()` that it never changes."""
+    """Draw a number in [0, bound). Of Python's generators, only `random()` is promised never to change."""
     return int(draw.random() * bound)
 
 

@@ -1,13 +1,13 @@
 """The `generated_proteins` source: families of proteins made by rules, the same in every installation.
 
-A family has a letter or a class of letters at each of its sites, as relatives of a real protein have:
+A family has a letter or a class of letters at each of its sites, like the relatives of a real protein:
 
 conserved  the family's letter in 19 of 20 members, else any letter
-class      one of the letters of similar chemistry
+class      one of several letters with similar chemistry
 free       any letter
-contact    a class site that decides another one, in 19 of 20 members, as residues that touch each other do
+contact    a class site that determines another one in 19 of 20 members, like residues that touch each other
 
-A member lacks up to four letters at either end. So a masked letter can be told from the letters around it, a
+A member lacks up to four letters at either end. So a masked letter can be inferred from the letters around it, a
 substitution at a conserved site is unlike the family, and one at a free site is neutral.
 """
 
@@ -26,7 +26,7 @@ _CLASSES = ("AILMFVW", "DENQ", "KRH", "STCGP", "FWYH")
 _FAMILIES = 12
 _SHORTEST, _LONGEST = 40, 57  # sites of a family
 _CUT = 4  # letters at either end that a member may lack
-_KEPT = 0.95  # probability of a conserved letter, and of a contact's
+_FAITHFUL = 0.95  # probability of the conserved letter, and of the letter that a contact determines
 _CONSERVED, _SIMILAR = 0.45, 0.35  # shares of the sites; the others are free
 _CONTACTS = 5  # of a family
 _DISTANCE = 6  # sites between the two of a contact, at least
@@ -37,15 +37,15 @@ SiteKind = Literal["conserved", "class", "free"]
 
 
 class Site(NamedTuple):
-    """A place of a family: the letters that its members have there, and the site that decides it, if any."""
+    """A site of a family: the letters that its members have there, and the site that determines it, if any."""
 
     kind: SiteKind
     letters: str
-    partner: int = -1  # an earlier site, whose letter's number in its class is that of this one's
+    partner: int = -1  # an earlier site; the index of its letter in its class is the index of this site's letter
 
 
 class Member(NamedTuple):
-    """A protein: its letters, and the site of the first one."""
+    """A protein: its letters, its family, and the site of its first letter."""
 
     letters: str
     family: int
@@ -59,13 +59,13 @@ def families() -> list[list[Site]]:
 
 
 def member(number: int, sites: list[list[Site]]) -> Member:
-    """Member `number`, a function of its number alone."""
+    """Generate member `number`, a function of the number alone."""
     draw = Random(f"protein {number}")
     family = drawn_below(draw, len(sites))
     letters: list[str] = []
     for site in sites[family]:
         letter = site.letters[drawn_below(draw, len(site.letters))]
-        strays = draw.random() >= _KEPT
+        strays = draw.random() >= _FAITHFUL
         if site.partner >= 0 and not strays:
             other = sites[family][site.partner]
             letter = site.letters[other.letters.index(letters[site.partner]) % len(site.letters)]
@@ -77,7 +77,7 @@ def member(number: int, sites: list[list[Site]]) -> Member:
 
 
 def contacts(sites: list[Site], first: int, length: int) -> list[tuple[int, int]]:
-    """The contacts of a member of a family, as places of its letters from 0."""
+    """The contacts of a member of a family, as pairs of positions of its letters, from 0."""
     pairs = ((site.partner - first, place - first) for place, site in enumerate(sites) if site.partner >= 0)
     return [(one, other) for one, other in pairs if one >= 0 and other < length]
 
@@ -112,8 +112,8 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
     """Generate the members of a unit, each a document of one sentence."""
     sites = families()
     for number in range(*map(int, file.path.split("-"))):
-        made = member(number, sites)
-        yield MarkedText(made.letters, record=Record(f"protein_{number}"))
+        letters = member(number, sites).letters
+        yield MarkedText(letters, record=Record(f"protein_{number}"))
         yield None
 
 

@@ -1,4 +1,4 @@
-"""Files that a glob matches, local or in object storage, and advice if it matches none."""
+"""Find the files that a glob matches, local or in object storage, and give advice if it matches none."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from bertjax.storage.remote import is_remote, listing_command, remote_files
 
 DUMPS = "https://dumps.wikimedia.org/enwiki/latest/enwiki-latest-pages-articles-multistream.xml.bz2"
 _BOOKS = (
-    "BooksCorpus is not distributed any more; use your own books, a text file each (text:books/*.txt), or Project "
-    "Gutenberg's by tfds:pg19:book_text"
+    "BooksCorpus is not distributed any more; use your own books, a text file each (text:books/*.txt), or those of "
+    "Project Gutenberg (tfds:pg19:book_text)"
 )
 
 
 class NoFilesError(ValueError):
-    """A glob matches nothing. `example` is a glob that matches files of the same folder, or ''."""
+    """A glob matches nothing. `example` is a glob that matches files in the same folder, or ''."""
 
     example = ""
 
@@ -34,11 +34,11 @@ class Matches(NamedTuple):
 
 
 def matching_files(pattern: str, folder_names: Sequence[str] = ("*",), exclude: Sequence[str] = ()) -> Matches:
-    """The files that a glob matches; `**` matches any depth, `~` is the home directory.
+    """Find the files that a glob matches; `**` matches any depth, `~` is the home directory.
 
     A folder stands for the files in it, at any depth, whose name without a compression suffix matches one of
-    `folder_names`. `exclude` has globs of paths or names to leave out. Raises NoFilesError, with advice, if no file is
-    left.
+    `folder_names`. `exclude` has globs of paths or names to leave out. Raises NoFilesError, with advice, if no file
+    remains.
     """
     pattern = os.path.expanduser(pattern)
     if is_remote(pattern):
@@ -88,7 +88,7 @@ def _local_files(pattern: str) -> dict[str, int]:
 
 def _why_nothing(pattern: str) -> str:
     if is_remote(pattern):
-        where = f"see what is there with {listing_command(pattern)}"
+        where = f"list the files with {listing_command(pattern)}"
     elif os.path.isdir(pattern):
         return "the folder has no files"
     elif glob.glob(pattern, recursive=True):
@@ -103,12 +103,12 @@ def _why_nothing(pattern: str) -> str:
 
 def _no_names(folder: str, names: Sequence[str], paths: Iterable[str]) -> NoFilesError:
     endings = Counter(os.path.splitext(path)[1] for path in paths)
-    has = ", ".join(f"{count} {ending or 'without an ending'}" for ending, count in endings.most_common(5))
+    has = ", ".join(f"{count} {ending or 'without a suffix'}" for ending, count in endings.most_common(5))
     error = NoFilesError(f"the folder has no {', '.join(names)} (it has {has})")
     error.example = f"{folder.rstrip('/')}/**/*{endings.most_common(1)[0][0]}"
     return error
 
 
 def books_advice(pattern: str) -> str:
-    """Alternatives to BooksCorpus, for a pattern that seems to mean it; else ''."""
+    """Suggest alternatives to BooksCorpus for a pattern that seems to mean it; else ''."""
     return _BOOKS if re.search("book", pattern, re.IGNORECASE) else ""

@@ -1,8 +1,8 @@
-"""The `hf` source: a data set of the Hugging Face Hub, whose files are read where they lie.
+"""The `hf` source: a data set on the Hugging Face Hub, whose files are read in place.
 
 `hf:OWNER/NAME[@REVISION][:CONFIG][:SPLIT][:COLUMN]`, or `hf:OWNER/NAME[@REVISION]/GLOB[:COLUMN]` for the files that a
-glob matches. The configs and splits are those of the data set's card, or else follow from the names of its folders and
-files, as in Hugging Face's `datasets`. The files are Parquet, JSON Lines, CSV or text; no code of a data set is run.
+glob matches. Configs and splits come from the data set's card, or else from the names of its folders and files, as in
+Hugging Face's `datasets`. The files are Parquet, JSON Lines, CSV or text; a data set's code is never run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WRITTEN = re.compile(
 _FORM = "hf:OWNER/NAME[@REVISION][:CONFIG][:SPLIT][:COLUMN], as in hf:wikimedia/wikipedia:20231101.en"
 _DATA = (*parquet.KIND.folder_names, *jsonl.KIND.folder_names, *csv_rows.KIND.folder_names, "*.json", "*.txt")
 _SPLIT = "train"
-# The words in names of files and folders that stand for splits.
+# Words in names of files and folders that denote splits.
 _SPLITS = {
     "train": r"train(?:ing)?",
     "validation": r"validation|valid|dev|val",
@@ -59,8 +59,8 @@ def find(source: Source) -> list[SourceFile]:
     column = parts[0] if parts and parts[0] != DEFAULT_FIELD else ""
     if not names:
         raise ValueError(
-            f"source {source}: no files of text match; its files are {first_names(data_set.files, 10)}; of a data set "
-            "that is made by a script, read the Hub's own Parquet copy: hf:OWNER/NAME@~parquet"
+            f"source {source}: no text files match; its files are {first_names(data_set.files, 10)}; for a data set "
+            "that a script makes, read the Hub's Parquet copy: hf:OWNER/NAME@~parquet"
         )
     if data_set.is_cached and not written["glob"]:
         _require_all(source, names)
@@ -78,11 +78,11 @@ def find(source: Source) -> list[SourceFile]:
 
 
 def _files_of_split(source: Source, data_set: HubDataSet, parts: list[str]) -> list[str]:
-    """The files of the config and the split that the first of `parts` name; these are removed from `parts`."""
+    """The files of the config and split at the front of `parts`, which are removed from it."""
     configs = {config["config_name"]: config for config in data_set.configs}
     folders = {name.partition("/")[0] for name in data_set.files if "/" in name}
     if configs:
-        config = _chosen_config(source, configs, parts)
+        config = _choose_config(source, configs, parts)
         splits = _card_splits(data_set.files, config)
     else:
         below = f"{parts.pop(0)}/" if parts and parts[0] in folders else ""
@@ -96,7 +96,7 @@ def _files_of_split(source: Source, data_set: HubDataSet, parts: list[str]) -> l
     raise ValueError(f"source {source}: no split {_SPLIT!r}; add one of its splits, {first_names(splits, 10)}: {_FORM}")
 
 
-def _chosen_config(source: Source, configs: Mapping[str, Mapping[str, Any]], parts: list[str]) -> Mapping[str, Any]:
+def _choose_config(source: Source, configs: Mapping[str, Mapping[str, Any]], parts: list[str]) -> Mapping[str, Any]:
     if parts and parts[0] in configs:
         return configs[parts.pop(0)]
     default = [config for name, config in configs.items() if config.get("default") is True or name == "default"]
@@ -107,7 +107,7 @@ def _chosen_config(source: Source, configs: Mapping[str, Mapping[str, Any]], par
 
 
 def _card_splits(names: Iterable[str], config: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Split -> files, by `data_files` of a card: a glob, several, or a list of {split, path}."""
+    """Map each split to its files by `data_files` in a card: a glob, several, or a list of {split, path}."""
     entries = config.get("data_files")
     folder = f"{config['data_dir'].strip('/')}/" if isinstance(config.get("data_dir"), str) else ""
     if not entries:
@@ -122,7 +122,7 @@ def _card_splits(names: Iterable[str], config: Mapping[str, Any]) -> dict[str, l
 
 
 def _named_splits(names: Iterable[str]) -> dict[str, list[str]]:
-    """Split -> data files of the most frequent kind, by words in their names; all are `train` if none has one."""
+    """Map splits to data files with the most frequent suffix, by words in their names; `train` if no name has one."""
     data = [name for name in names if has_name(name, _DATA)]
     common = Counter(os.path.splitext(name)[1] for name in data).most_common(1)
     data = sorted(name for name in data if common and name.endswith(common[0][0]))
@@ -131,7 +131,7 @@ def _named_splits(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _require_all(source: Source, names: Iterable[str]) -> None:
-    """Raise ValueError if files named NUMBER-of-COUNT are fewer, as after the download of a part."""
+    """Raise ValueError if some of the files named NUMBER-of-COUNT are missing, as after a partial download."""
     counts = Counter((match[1], int(match[2])) for name in names if (match := _NUMBERED.fullmatch(name)))
     for (stem, expected), present in counts.items():
         if present != expected:

@@ -1,4 +1,4 @@
-"""The `html` source: the main text of web pages, by trafilatura, without menus, adverts and footers."""
+"""The `html` source: the main text of web pages without menus, adverts and footers, extracted with trafilatura."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from bertjax.text.documents import split_paragraphs
 from bertjax.text.sources.source import Paragraphs, SourceFile, SourceKind
 
 _CHARSET = re.compile(rb"""<meta[^>]{0,500}?charset\s*=\s*["']?\s*([\w.:-]{1,40})""", re.IGNORECASE)
-_HEAD = 4096  # bytes in which a page names its encoding
+_HEAD = 4096  # bytes to search for the name of the encoding
 _REMEDY = "leave the page out of the source, or give its encoding as data.encoding"
 
 
 def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
     """Read the main text of the page as one document.
 
-    The encoding is that of the byte order mark, else the one that the page names, else that of the file. Raises
-    ValueError naming a file that is not HTML, or has too many invalid characters.
+    The encoding comes from the byte order mark, else from the page's <meta>, else from `file`. Raises ValueError naming
+    a file that is not HTML, or has too many invalid characters.
     """
     import trafilatura
 
     logging.getLogger("trafilatura").setLevel(logging.CRITICAL)  # it logs every odd page
     content = whole_content(file.path)
     if b"<" not in content:
-        raise ValueError(f"{file.path}: not HTML, it has no tag; name the kind of source that it is, or leave it out")
+        raise ValueError(f"{file.path}: not HTML, it has no tag; name the right kind of source, or leave it out")
     encoding = byte_order_mark(content) or _named_encoding(content) or file.encoding
     utf8 = Utf8(file.path, _REMEDY, counts, encoding)
     if encoding != UTF8:
@@ -37,7 +37,7 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
 
 
 def _named_encoding(content: bytes) -> str:
-    """The encoding of the page's <meta>; '' if there is none, or none that Python has."""
+    """The encoding in the page's <meta>; '' if there is none, or Python does not support it."""
     match = _CHARSET.search(content[:_HEAD])
     try:
         return encoding_name(match[1].decode()) if match else ""

@@ -1,6 +1,6 @@
-"""The `ids` source: records with lists of integers, such as events of a log or genes by rank, in JSON Lines or Parquet.
+"""The `ids` source: records with lists of integers, such as log events or ranked genes, in JSON Lines or Parquet.
 
-A list is a document of one sentence, its numbers between spaces, for `data.tokenizer=integers:SIZE`.
+A list is a document of one sentence, its numbers separated by spaces, for `data.tokenizer=integers:SIZE`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FIELD = "ids"
 
 
 def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
-    """Read the lists of the field `ids`, or of another: `ids:GLOB:FIELD`.
+    """Read the lists in the field `ids`, or in another one: `ids:GLOB:FIELD`.
 
     Raises ValueError naming the record for a missing field, and for a value that is not a list of integers.
     """
@@ -37,7 +37,7 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
 
 
 def _records(file: SourceFile, field: str, counts: ReadCounts) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The (place, record) of each record."""
+    """Yield (place, record) for each record."""
     if has_name(file.path, _LINES):
         yield from json_records(file.path, counts, file.encoding, None, file.on_bad_record(counts))
         return

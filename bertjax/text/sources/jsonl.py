@@ -16,7 +16,10 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
-    """Read the documents, whose lines are paragraphs. Raises ValueError like `json_records`, `text_in` and `marked`."""
+    """Read the documents, whose lines are paragraphs.
+
+    Raises ValueError like `json_records`, `text_in` and `mark_spans`.
+    """
     field, on_bad = file.feature or DEFAULT_FIELD, file.on_bad_record(counts)
     for where, record in json_records(file.path, counts, file.encoding, file.span, on_bad):
         try:
@@ -34,21 +37,21 @@ def json_records(
     span: Span | None = None,
     on_bad: Callable[[str], None] = refuse_record,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (file and line, JSON object) of each line, of a span those that begin in it; blank lines are skipped.
+    """Yield (file and line, JSON object) for each line, or each that begins in `span`; blank lines are skipped.
 
     Bad JSON, values that are not objects and records above `RECORD_CAP` are left out; `on_bad` gets the reason, with
     file and line.
     """
-    behind = f" behind byte {span[0]:,}" if span and span[0] else ""
+    after = f" after byte {span[0]:,}" if span and span[0] else ""
 
     def leave_out(number: int) -> bool:
-        on_bad(f"{path}, line {number}{behind}: a record of more than {RECORD_CAP >> 20} MiB; is it JSON Lines?")
+        on_bad(f"{path}, line {number}{after}: a record of more than {RECORD_CAP >> 20} MiB; is it JSON Lines?")
         return True
 
     lines = read_lines(path, leave_out, RECORD_CAP, counts, span, encoding, LINE_END)
     for number, line in enumerate(lines, 1):
         if line and not line.isspace():
-            where = f"{path}, line {number}{behind}"
+            where = f"{path}, line {number}{after}"
             try:
                 record = json.loads(line)
             except (ValueError, RecursionError) as error:  # also int()'s ValueError, for too many digits
@@ -74,7 +77,7 @@ def text_in(record: Mapping[str, Any], field: str, where: str, counts: ReadCount
     if not isinstance(text, str):
         raise ValueError(f"{where}: field `{field}` is {type(text).__name__}, not a string")
     try:
-        text.encode()  # many times as fast as a search for surrogates
+        text.encode()  # many times faster than a search for surrogates
     except UnicodeEncodeError:
         text, replaced = _SURROGATE.subn("\ufffd", text)
         counts.replaced_characters += replaced

@@ -1,7 +1,7 @@
 """Split large text files into spans of bytes, so that several processes can read one file.
 
 A plain file is split anywhere: the reader of a span begins and ends at the end of a record (`read_lines`). A Zstandard
-file is split between its frames, if it is local and has several, as files of pzstd and of the seekable format do.
+file is split between its frames, if it is local and has several, as files from pzstd or in the seekable format do.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from bertjax.storage.remote import is_remote
 from bertjax.storage.utf8 import UTF8
 from bertjax.text.sources.source import SourceFile
 
-LEAST = 64 << 20  # bytes of a file that is split; smaller ones are one unit of work, as in stores of earlier versions
-LARGEST_WORK = 1 << 30  # bytes of a file that is one document; what is larger is several documents
+LEAST = 64 << 20  # bytes of a file to split; smaller ones stay one unit of work, as in stores of earlier versions
+LARGEST_WORK = 1 << 30  # bytes of a file that is one document; larger files become several documents
 
 _FRAME, _SKIPPABLE, _SKIPPABLE_LAST = 0xFD2FB528, 0x184D2A50, 0x184D2A5F  # magic numbers, RFC 8878
-_HEADER_BYTES = 18  # of a frame, at most
+_HEADER_BYTES = 18  # longest header of a frame
 _RLE = 1  # type of a block with one byte
 
 
@@ -38,7 +38,7 @@ def split_lines(file: SourceFile, count: int, least: int = LEAST) -> list[Source
 
 
 def frame_starts(path: str) -> list[int]:
-    """The first byte of each frame of a Zstandard file, from the headers of its blocks; none of a damaged file."""
+    """Find the first byte of each frame of a Zstandard file by its block headers; empty for a damaged file."""
     starts: list[int] = []
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         position = 0
@@ -55,7 +55,7 @@ def frame_starts(path: str) -> list[int]:
 
 
 def _frame_end(content: mmap.mmap, position: int) -> int:
-    """The end of the frame at `position`; beyond the content if it is not complete."""
+    """The end of the frame at `position`; beyond the content if the frame is incomplete."""
     import zstandard
 
     header = content[position : position + _HEADER_BYTES]

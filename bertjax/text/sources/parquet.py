@@ -1,6 +1,6 @@
 """The `parquet` source: the rows of Parquet and Arrow files, the formats of Hugging Face data sets.
 
-The first bytes of a file identify its format: Parquet, an Arrow stream (`data-*.arrow`, as written by `save_to_disk` of
+The first bytes of a file identify its format: Parquet, an Arrow stream (`data-*.arrow`, as written by `save_to_disk` in
 Hugging Face's `datasets`) or an Arrow file. One column is read, a few rows at a time.
 """
 
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 _PARQUET, _ARROW_FILE, _ARROW_STREAM = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff"
 _STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 _MAGIC_BYTES = 8
-_ROWS = 4  # at once; long rows need memory, and more are hardly faster
+_ROWS = 4  # at once; long rows need memory, and larger batches are hardly faster
 _RECORDS = 256  # at once, with several columns of short values
 _BUFFER = 1 << 20  # bytes of a Parquet column to read at once
 _REMOTE_BUFFER = 8 << 20  # the same for a remote file, where a request takes as long as some megabytes
-_STRINGS = {"string": "binary", "large_string": "large_binary", "string_view": "binary_view"}  # type -> its bytes
+_STRINGS = {"string": "binary", "large_string": "large_binary", "string_view": "binary_view"}  # type -> bytes type
 
 
 def require_field(path: str, field: str) -> None:
     """Raise ValueError naming the file unless it is Parquet or Arrow with a string column of this name."""
-    with _opened(path) as table:
+    with _open_table(path) as table:
         _require_text(table.schema, path, field)
 
 
 def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
-    """Read the rows, a document each, whose lines are paragraphs. Raises ValueError like `texts` and `marked`."""
+    """Read each row as a document, whose lines are paragraphs. Raises ValueError like `texts` and `mark_spans`."""
     field = file.feature or DEFAULT_FIELD
     others = [name for name in (file.spans, file.group) if name and name in column_names(file.path)]
     on_bad = file.on_bad_record(counts)
@@ -60,12 +60,12 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
 def split(file: SourceFile, count: int) -> list[SourceFile]:
     """Split a Parquet file into at most `count` spans of whole row groups, of about equal size; Arrow stays whole."""
     try:
-        with _opened(file.path) as table:
+        with _open_table(file.path) as table:
             starts = table.group_starts()
     except ValueError:
         return [file]  # reading it explains the error
     if starts != sorted(starts) or not all(0 <= start < file.size for start in starts):
-        return [file]  # a damaged file, or one of another writer's order
+        return [file]  # a damaged file, or a writer with another order
     cuts = [0]
     for end in (*starts[1:], file.size):
         if end == file.size or end - cuts[-1] >= file.size / count:
@@ -84,15 +84,15 @@ def texts(path: str, counts: ReadCounts, field: str) -> Iterator[str]:
 
 def column_names(path: str) -> list[str]:
     """The names of the columns. Raises ValueError naming the file if it is neither Parquet nor Arrow."""
-    with _opened(path) as table:
+    with _open_table(path) as table:
         return table.schema.names
 
 
 def read_table(path: str, span: Span | None = None) -> pyarrow.Table:
-    """All columns of a file, with a span of its row groups. Raises ValueError naming the file if it is damaged."""
+    """Read all columns of a file, or of the row groups in `span`. Raises ValueError naming the file if damaged."""
     import pyarrow as pa
 
-    with _opened(path) as table:
+    with _open_table(path) as table:
         batches = list(table.batches(table.schema.names, _RECORDS, span))
         for batch in batches:
             batch.validate(full=True)
@@ -100,11 +100,11 @@ def read_table(path: str, span: Span | None = None) -> pyarrow.Table:
 
 
 def records(path: str, fields: Sequence[str], span: Span | None = None) -> Iterator[dict[str, Any]]:
-    """Yield each row's values in these columns as Python objects, None for a null; with a span, of its row groups.
+    """Yield each row's values in `fields` as Python objects, None for a null; only the row groups in `span`, if given.
 
     Raises ValueError naming the file if it is damaged.
     """
-    with _opened(path) as table:
+    with _open_table(path) as table:
         for batch in table.batches(fields, _RECORDS, span):
             for start in range(0, batch.num_rows, _RECORDS):
                 rows = batch.slice(start, _RECORDS)
@@ -115,9 +115,9 @@ def records(path: str, fields: Sequence[str], span: Span | None = None) -> Itera
 def _numbered_texts(
     path: str, counts: ReadCounts, field: str, span: Span | None, on_bad: Callable[[str], None]
 ) -> Iterator[tuple[int, str | None]]:
-    """Yield (number, text) of each row, None for a text above `RECORD_CAP`, of which `on_bad` gets the reason."""
+    """Yield (number, text) for each row; a text above `RECORD_CAP` is None, after calling `on_bad` with the reason."""
     utf8 = Utf8(path, f"is {field} really text? Write it as UTF-8, or name another field", counts)
-    with _opened(path) as table:
+    with _open_table(path) as table:
         _require_text(table.schema, path, field)
         for number, value in enumerate(_values(table, field, span), 1 + table.rows_before(span)):
             if value is not None and value.size > RECORD_CAP:
@@ -136,7 +136,7 @@ def _values(table: _Table, field: str, span: Span | None) -> Iterator[pyarrow.Bu
         binary = getattr(pa, _STRINGS[str(column.type)])()
         for start in range(0, len(column), _ROWS):
             rows = column.slice(start, _ROWS).view(binary)
-            rows.validate(full=True)  # pyarrow would follow offsets that point outside of the data
+            rows.validate(full=True)  # pyarrow would follow offsets that point outside the data
             for row in rows:
                 yield row.as_buffer()
 
@@ -157,7 +157,7 @@ def _require_text(schema: pyarrow.Schema, path: str, field: str) -> None:
 
 
 class _Table:
-    """An open Arrow file or stream, read in its batches; those of a local file are memory-mapped."""
+    """An open Arrow file or stream, read batch by batch; a local file is memory-mapped."""
 
     def __init__(self, path: str, is_stream: bool) -> None:
         import pyarrow as pa
@@ -167,7 +167,7 @@ class _Table:
             self.schema: pyarrow.Schema = self._open(file).schema
 
     def batches(self, fields: Sequence[str], rows: int, span: Span | None) -> Iterator[pyarrow.RecordBatch]:
-        """Yield these columns."""
+        """Yield batches with the columns `fields`."""
         numbers = [self.schema.get_field_index(field) for field in fields]
         options = self._pa.ipc.IpcReadOptions(included_fields=numbers, use_threads=False)
         with self._file() as file:
@@ -179,11 +179,11 @@ class _Table:
                 yield from (reader.get_batch(number) for number in range(reader.num_record_batches))
 
     def rows_before(self, span: Span | None) -> int:
-        """The rows in front of a span."""
+        """The number of rows before a span."""
         return 0
 
     def group_starts(self) -> list[int]:
-        """The first byte of each group of rows that can be read alone."""
+        """The first byte of each row group that can be read alone; empty if there are none."""
         return []
 
     def _file(self) -> pyarrow.NativeFile:
@@ -207,7 +207,7 @@ class _ParquetTable(_Table):
         self.schema = self._parquet.schema_arrow
 
     def batches(self, fields: Sequence[str], rows: int, span: Span | None) -> Iterator[pyarrow.RecordBatch]:
-        """Yield these columns of the row groups that begin in the span, at most `rows` rows at a time."""
+        """Yield batches of at most `rows` rows from the row groups that begin in the span."""
         groups = list(range(self._parquet.num_row_groups))
         if span:
             groups = [group for group in groups if span[0] <= self._start(group) < span[1]]
@@ -215,10 +215,10 @@ class _ParquetTable(_Table):
             yield from self._parquet.iter_batches(rows, groups, list(fields), use_threads=False)
 
     def rows_before(self, span: Span | None) -> int:
-        """The rows of the row groups that begin before the span."""
-        about = self._parquet.metadata
-        groups = range(about.num_row_groups if span else 0)
-        return sum(about.row_group(group).num_rows for group in groups if span and self._start(group) < span[0])
+        """The number of rows in the row groups that begin before the span."""
+        metadata = self._parquet.metadata
+        groups = range(metadata.num_row_groups if span else 0)
+        return sum(metadata.row_group(group).num_rows for group in groups if span and self._start(group) < span[0])
 
     def group_starts(self) -> list[int]:
         """The first byte of each row group."""
@@ -230,8 +230,8 @@ class _ParquetTable(_Table):
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[_Table]:
-    """Open a file by its first bytes, which identify its format; errors of pyarrow name the file."""
+def _open_table(path: str) -> Iterator[_Table]:
+    """Open a file by its first bytes, which identify its format; pyarrow's errors get the file's name."""
     with _reading(path):
         if is_remote(path):
             start, metadata = _remote_ends(path, content_tag(path))
@@ -244,14 +244,14 @@ def _opened(path: str) -> Iterator[_Table]:
             yield _Table(path, is_stream=start.startswith(_ARROW_STREAM))
         else:
             raise ValueError(
-                f"{path}: neither Parquet nor Arrow (it begins with {start!r}); give such files, decompressed, or name "
-                "the kind of source that it is"
+                f"{path}: neither Parquet nor Arrow (it begins with {start!r}); decompress it if it is compressed, or "
+                "name the right kind of source"
             )
 
 
 @lru_cache(maxsize=64)
 def _remote_ends(path: str, tag: str) -> tuple[bytes, pyarrow.parquet.FileMetaData | None]:
-    """The first bytes of a remote file, and the footer if it is Parquet: with texts as statistics it may be long."""
+    """Read the first bytes of a remote file, and the footer if it is Parquet. Cached, as a footer may be long."""
     import pyarrow
     import pyarrow.parquet
 

@@ -1,7 +1,7 @@
-"""The `pdf` source: the text of PDF files, by pypdf, with the pages joined.
+"""The `pdf` source: the text of PDF files, read with pypdf, with the pages joined.
 
 Lines that recur at the top or the bottom of pages are left out, words divided at the end of a line are joined, and
-lines become paragraphs again.
+lines are joined into paragraphs.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.sources.source import Paragraphs, SourceFile, SourceKind
 
 _EDGE = 2  # lines at the top and at the bottom of a page that may be headers and footers
-_RECURRING = 1 / 3  # share of the pages on which a header or footer is
-_LEAST_PAGES = 3  # with the same line, before it is one
+_RECURRING = 1 / 3  # least share of the pages that have a header or footer
+_LEAST_PAGES = 3  # least number of pages that have it
 _PAGE_NUMBER = re.compile(
     r"""(?xi) \W* (?:(?:page|seite|p\.)\s*)?
     (?: \d{1,4} (?:\s*(?:/|of|von)\s*\d+)? | (?=[ivxlc]) (?:xc|xl|l?x{0,3}) (?:ix|iv|v?i{0,3}) ) \W*"""
@@ -30,15 +30,15 @@ _BULLET = re.compile(r"[\u2022\u2023\u25e6\u25aa\u2013]\s")
 _NUMBERED = re.compile(r"\d+(?:\.\d+)*\.?\s+[^\W\d_]")  # the heading of a section, if it is short
 _HYPHENATED = re.compile(r"\b\w+[-\u2010]\w+\b")
 _ENDS = (".", "!", "?", ":", '."', ".”", ".)", "。", "！", "？")
-_SHORT = 0.75  # of the width of a line: a shorter one that ends a sentence ends a paragraph
-_HEADING = 0.6  # of the width of a line: a shorter one ends a paragraph whatever it ends with
+_SHORT = 0.75  # share of the line width; a shorter line that ends a sentence ends a paragraph
+_HEADING = 0.6  # share of the line width; a shorter line always ends a paragraph
 _LIGATURES = str.maketrans({"ﬀ": "ff", "ﬁ": "fi", "ﬂ": "fl", "ﬃ": "ffi", "ﬄ": "ffl", "ﬅ": "st", "ﬆ": "st"})
 
 
 def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
     """Read the file as one document.
 
-    Raises ValueError naming a file that is damaged, is encrypted with a password, or has no text because its pages are
+    Raises ValueError naming the file if it is damaged, encrypted with a password, or without text because its pages are
     pictures.
     """
     pages = [text.translate(_LIGATURES).splitlines() for text in _page_texts(file.path)]
@@ -72,9 +72,9 @@ def _page_texts(path: str) -> Iterator[str]:
 
 
 def without_headers(pages: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of all pages without page numbers and the lines that recur at the edges of pages.
+    """Join the lines of all pages, without page numbers and lines that recur at the edges of pages.
 
-    Two such lines are the same if they differ by numbers only.
+    Lines count as the same if they differ only in numbers.
     """
     edges = [_edges(page) for page in pages]
     recurring = Counter(
@@ -93,7 +93,7 @@ def without_headers(pages: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _edges(page: Sequence[str]) -> list[int]:
-    """The numbers of the first and last lines with text."""
+    """The indices of the first and last lines with text."""
     filled = [number for number, line in enumerate(page) if line]
     return sorted({*filled[:_EDGE], *filled[-_EDGE:]})
 
@@ -103,38 +103,38 @@ def _shape(line: str) -> str:
 
 
 def paragraphs(lines: Sequence[str]) -> Iterator[str]:
-    """Join lines into paragraphs, which end at blank lines and at short ones; divided words are joined.
+    """Join lines into paragraphs, which end at blank and at short lines; divided words are joined.
 
-    Bullets and numbered headings begin one, and lines of a table of contents are left out. A word keeps the hyphen at
-    the end of a line if it has one elsewhere too.
+    Bullets and numbered headings begin a paragraph, and lines of a table of contents are left out. A word keeps the
+    hyphen at the end of a line if it has one elsewhere too.
     """
     lines = [line for line in lines if not _CONTENTS.fullmatch(line)]
     hyphenated = {word.casefold() for line in lines for word in _HYPHENATED.findall(line)}
     sizes = [len(line) for line in lines if line]
     width = quantiles(sizes, n=10)[-1] if len(sizes) > 1 else 0
-    held = ""
+    paragraph = ""
     for line in lines:
         if not line:
-            if held:
-                yield held
-            held = ""
+            if paragraph:
+                yield paragraph
+            paragraph = ""
             continue
-        if held and (_BULLET.match(line) or (_NUMBERED.match(line) and len(line) < _HEADING * width)):
-            yield held
-            held = ""
-        divided = _DIVIDED.search(held)
+        if paragraph and (_BULLET.match(line) or (_NUMBERED.match(line) and len(line) < _HEADING * width)):
+            yield paragraph
+            paragraph = ""
+        divided = _DIVIDED.search(paragraph)
         if divided and line[0].islower():
             second = re.match(r"\w+", line)
             whole = f"{divided[1]}-{second[0] if second else ''}".casefold()
-            held = held + line if whole in hyphenated else held[:-1] + line
+            paragraph = paragraph + line if whole in hyphenated else paragraph[:-1] + line
         else:
-            held = f"{held} {line}" if held else line
+            paragraph = f"{paragraph} {line}" if paragraph else line
         is_last = len(line) < _HEADING * width or (len(line) < _SHORT * width and line.endswith(_ENDS))
-        if is_last and not _DIVIDED.search(held):
-            yield held
-            held = ""
-    if held:
-        yield held
+        if is_last and not _DIVIDED.search(paragraph):
+            yield paragraph
+            paragraph = ""
+    if paragraph:
+        yield paragraph
 
 
 KIND = SourceKind(

@@ -1,4 +1,4 @@
-"""The kinds of source, and functions for sources of any kind: find files, read documents."""
+"""Registry of source kinds, with functions for sources of any kind: find files, read documents."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bertjax.storage.lean_import import require_package
 from bertjax.storage.remote import content_tag, is_remote
 from bertjax.storage.sums import sha256_of_file
 from bertjax.storage.utf8 import ReadCounts, UnreadableFileError
-from bertjax.text.documents import Document, assemble, divided
+from bertjax.text.documents import Document, assemble, divide_works
 from bertjax.text.sources import (
     csv_rows,
     docs,
@@ -71,7 +71,7 @@ _REQUESTS = 16  # to object storage, at a time
 
 
 def parse_sources(written: Sequence[str]) -> tuple[Source, ...]:
-    """Parse `data.sources`. Raises ValueError like `parse_source`, and for the files of an unquoted glob."""
+    """Parse `data.sources`. Raises ValueError like `parse_source`, and for files that an unquoted glob expanded to."""
     files = [text for text in written if ":" not in text and os.path.isfile(text)]
     if len(files) > 1:
         folders = {os.path.dirname(os.path.normpath(path)) for path in files}
@@ -99,7 +99,7 @@ def parse_source(written: str) -> Source:
         is_local_folder = bool(written) and is_folder(written)
         if has_default and is_local_folder:
             raise ValueError(
-                f"source {written!r}: a kind of source, and also a folder here; write {folder.KIND.name}:{written} "
+                f"source {written!r}: both a kind of source and a folder here; write {folder.KIND.name}:{written} "
                 f"for the files of the folder, or {written}: for the source {written}"
             )
         if is_local_folder:
@@ -121,7 +121,7 @@ def parse_source(written: str) -> Source:
 
 
 def likely_kind(path: str) -> str:
-    """The kind whose files usually have such a name."""
+    """The kind of source that a file's name suggests."""
     return _kind_by_name(path) or text.KIND.name
 
 
@@ -130,7 +130,7 @@ def _kind_by_name(path: str) -> str:
     return next(kinds, "")
 
 
-class Found(NamedTuple):
+class FoundFiles(NamedTuple):
     """The files of a source in order, and those that were left out, each with the reason."""
 
     files: list[SourceFile]
@@ -142,12 +142,11 @@ def source_files(source: Source, exclude: Sequence[str] = (), *, check: bool = T
     return find_files(source, exclude, check=check).files
 
 
-def find_files(source: Source, exclude: Sequence[str] = (), *, check: bool = True) -> Found:
+def find_files(source: Source, exclude: Sequence[str] = (), *, check: bool = True) -> FoundFiles:
     """Find the files of a source, except those that a glob of `exclude` matches.
 
-    Empty text files are left out, and the files of a folder whose names are usual for no kind. Raises ValueError if
-    there are none, with advice, or all are empty, for a missing library and, if `check` is true, for files of another
-    kind.
+    Leaves out empty text files, and files of a folder whose names do not suggest a kind. Raises ValueError if there are
+    no files, with advice, or all are empty, for a missing library and, if `check` is true, for files of another kind.
     """
     kind = KINDS[source.kind]
     skipped: list[tuple[str, str]] = []
@@ -166,7 +165,7 @@ def find_files(source: Source, exclude: Sequence[str] = (), *, check: bool = Tru
             files.append(file)
     if matches and not files:
         raise ValueError(
-            f"source {source}: no text, every file is empty or of no kind that is read ({len(matches)}, e.g. "
+            f"source {source}: no text, every file is empty or of an unknown kind ({len(matches)}, e.g. "
             f"{matches[0].path}: {skipped[-1][1]})"
         )
     for name in dict.fromkeys(file.kind for file in files if kind.is_mixed or kind.find is None):
@@ -183,7 +182,7 @@ def find_files(source: Source, exclude: Sequence[str] = (), *, check: bool = Tru
         if failures:
             more = f" (and {len(failures) - 1} more files)" if len(failures) > 1 else ""
             raise ValueError(f"{failures[0]}{more}")
-    return Found(files, skipped)
+    return FoundFiles(files, skipped)
 
 
 def _reason_to_skip(file: SourceFile, kind: SourceKind) -> str:
@@ -199,7 +198,7 @@ def _reason_to_skip(file: SourceFile, kind: SourceKind) -> str:
 
 
 def _matching_files(source: Source, exclude: Sequence[str]) -> tuple[list[SourceFile], list[str]]:
-    """The files that the glob of a source matches, and the other files of a folder."""
+    """Find the files that the glob of a source matches, and the other files of a folder."""
     kind = KINDS[source.kind]
     pattern, field = split_field(source.pattern) if kind.has_fields else (source.pattern, "")
     try:
@@ -232,8 +231,8 @@ def _refusal(case: tuple[Callable[[SourceFile], None] | None, SourceFile]) -> st
 def read_documents(file: SourceFile, counts: ReadCounts | None = None, longest: int = 0) -> Iterator[Document]:
     """Stream the documents of a file in bounded memory, long ones in parts (see `assemble`), adding to `counts`.
 
-    With `longest`, documents of more characters are divided into several (see `divided`). Raises UnreadableFileError
-    naming file and offset of anything that is not text of the file's kind.
+    With `longest`, documents of more characters are divided into several (see `divide_works`). Raises
+    UnreadableFileError naming file and offset of anything that is not text of the file's kind.
     """
     kind = KINDS[file.kind]
     assert kind.read is not None, f"{file.kind} has no text: require_text was not called"
@@ -241,7 +240,7 @@ def read_documents(file: SourceFile, counts: ReadCounts | None = None, longest: 
     try:
         paragraphs = kind.read(file, own)
         if longest:
-            paragraphs = divided(paragraphs, longest, own)
+            paragraphs = divide_works(paragraphs, longest, own)
         yield from assemble(paragraphs, own, sentence_per_line=kind.sentence_per_line, is_sequence=kind.is_sequence)
     except UnreadableFileError:
         raise
@@ -276,7 +275,7 @@ def split_file(file: SourceFile, count: int) -> list[SourceFile]:
 
 
 def require_documents(source: Source, counts: ReadCounts) -> None:
-    """Raise ValueError if the whole source has no document; `counts` are the sums over its files."""
+    """Raise ValueError if a source has no document; `counts` are the sums over its files."""
     if not counts.documents:
         raise ValueError(
             f"source {source}: no text in it ({counts.empty_documents} documents, all empty); "
@@ -285,9 +284,10 @@ def require_documents(source: Source, counts: ReadCounts) -> None:
 
 
 def digest(file: SourceFile) -> str:
-    """SHA-256 (hex) of a file's bytes; of several files, that of their digests in order.
+    """SHA-256 (hex) of a file's bytes, or of the digests of its members in order.
 
-    Without a known digest, a remote file in columns has that of the storage's tag: hashing would read every column.
+    For a remote columnar file without a known digest, the storage's tag is hashed: its content would mean reading every
+    column.
     """
     if file.digest:
         return file.digest

@@ -1,6 +1,6 @@
 """The `smiles` source: molecules, one on each line of a `.smi` file, or in a column of a table.
 
-A molecule is a document of one sentence. A line has the molecule, and behind white space its name.
+A molecule is a document of one sentence. A line has the molecule and, after white space, its name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _COLUMN = "smiles"
 
 
 def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
-    """Read the molecules; of a table, those of a column. A first line that begins with `smiles` is a header.
+    """Read the molecules, from a column if the file is a table. A first line that begins with `smiles` is a header.
 
     Raises ValueError like the `csv` source for a table.
     """

@@ -1,4 +1,4 @@
-"""Sources of text: the name that a user gives, the files, and the kind, which holds all that differs by kind."""
+"""Sources of text: the user's name for one, its files, and its kind, which holds everything that differs by kind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from bertjax.storage.lines import COMPRESSED, UTF8, Span, read_lines, refuse_record
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.documents import split_paragraphs
-from bertjax.text.spans import in_group, marked
+from bertjax.text.spans import in_group, mark_spans
 
 DEFAULT_FIELD = "text"  # of a record
 # Unlike a file name, a field has no folder, suffix or wildcard.
@@ -33,23 +33,23 @@ class Source:
 
 @dataclass(frozen=True)
 class SourceFile:
-    """Input that one process reads as a whole: a file, a span of one, or several that belong together."""
+    """Input that one process reads as a whole: a file, a span of a file, or several files that belong together."""
 
     kind: str
     path: str  # or, for several files, a name that is the same on every machine
     members: tuple[str, ...] = ()  # the files, if there are several
     feature: str = ""  # the record field with the text, unless it is `DEFAULT_FIELD`
-    spans: str = ""  # the record field with the spans of the text (`text.spans.marked`), if any
+    spans: str = ""  # the record field with the spans of the text (`text.spans.mark_spans`), if any
     group: str = ""  # the record field that names the group of near relatives (data.groups), if any
     encoding: str = UTF8  # of text
-    span: Span | None = None  # bytes of the file in which the documents to read begin; None: all
-    leaves_out: bool = False  # records that cannot be read (data.bad_records)
+    span: Span | None = None  # byte range in which the documents to read begin; None: the whole file
+    leaves_out: bool = False  # whether to leave out records that cannot be read (data.bad_records)
     listed: int | None = None  # bytes of input without a size on this disk: a remote file, generated text
-    digest: str = ""  # SHA-256 (hex) of content that cannot change, if the storage has it
+    digest: str = ""  # SHA-256 (hex) of content that cannot change, if the storage provides it
 
     @property
     def reading(self) -> tuple[str, ...]:
-        """The path, and how the file is read: what decides whether it can be. It is the same for all spans."""
+        """Key of everything that decides whether the file can be read: its path and options, but not its span."""
         return self.path, self.kind, self.encoding, self.feature, self.spans
 
     @property
@@ -62,18 +62,18 @@ class SourceFile:
         return sum(os.path.getsize(path) for path in self.members or (self.path,))
 
     def on_bad_record(self, counts: ReadCounts) -> Callable[..., None]:
-        """A function of the reason why a record, or several, cannot be read: it counts and leaves them out, or raises.
+        """The callback for records that cannot be read: `ReadCounts.leave_out`, which counts them, or `refuse_record`.
 
-        See `ReadCounts.leave_out` and `refuse_record`.
+        Its argument is the reason, with file and record.
         """
         return counts.leave_out if self.leaves_out else refuse_record
 
     def record_paragraphs(self, text: str, record: Mapping[str, Any], where: str) -> Paragraphs:
-        """The paragraphs of a record's text, with the spans and the group that the record has in its fields.
+        """Split a record's text into paragraphs, with the spans and the group from the record's fields.
 
-        Raises ValueError like `marked`, before it returns.
+        Raises ValueError like `mark_spans`, immediately rather than during iteration.
         """
-        text = marked(text, record.get(self.spans), self.spans, where) if self.spans else text
+        text = mark_spans(text, record.get(self.spans), self.spans, where) if self.spans else text
         return split_paragraphs(in_group(text, record.get(self.group)) if self.group else text)
 
 
@@ -86,44 +86,44 @@ class SourceKind:
     """Read a file's documents as paragraphs, in bounded memory. Raises ValueError naming file and offset of invalid
     content, and counts what it left out or changed. None if the files hold rows instead of text, or are of other
     kinds."""
-    no_text: str = ""  # of a kind whose files hold rows: why there is no text, and what to do with the files
+    no_text: str = ""  # for a kind whose files hold rows: why there is no text, and what to do with the files
     example: str = "books/*.txt"  # a pattern, for messages
     default_pattern: str | None = None  # of a bare name; None: a pattern is required
     find: Callable[[Source], list[SourceFile]] | None = None
-    """The files in order; those without a kind get that of their names. None: the files that a glob matches."""
+    """Find the files in order; those without a kind get one by their names. None: use the files that a glob matches."""
     has_fields: bool = False  # whether `:FIELD` may follow the glob, naming the record field with the text
     check: Callable[[SourceFile], None] | None = None  # raises ValueError, before long work, for a file of another kind
     needs: tuple[str, str] | None = None  # the optional module that reads it, and the argument for pip
     where_from: str = ""  # where to get such files, for a glob that matches nothing
     split: Callable[[SourceFile, int], list[SourceFile]] | None = None
-    """Split a file into about so many spans for several processes; None: files are never split."""
-    compressed: tuple[str, ...] = COMPRESSED  # suffixes of files whose text is several times as large
+    """Split a file into about this number of spans for several processes; None: files are never split."""
+    compressed: tuple[str, ...] = COMPRESSED  # suffixes of files whose text is several times larger
     sentence_per_line: bool = False  # each paragraph is one sentence
     is_sequence: bool = False  # a document is not prose: each paragraph is one sentence, however long
     file_is_document: bool = False  # each file is one document, if it has text
-    is_english: bool = False  # always, so that no search for other scripts is needed
+    is_english: bool = False  # the text is always English, so searching for other scripts is unnecessary
     folder_names: tuple[str, ...] = ("*",)  # names of the files in a folder, without a suffix of `COMPRESSED`
     takes_encoding: bool = False  # whether `data.encoding` applies to its files
-    of_hub: bool = False  # the pattern begins with the name of a data set of the Hugging Face Hub
-    is_columnar: bool = False  # a small part of a file may be read: a remote one has the storage's tag for a digest
-    version: int = 0  # of reading; a change makes other stores
+    of_hub: bool = False  # the pattern begins with the name of a data set on the Hugging Face Hub
+    is_columnar: bool = False  # only a small part of a file may be read, so a remote one is identified by its tag
+    version: int = 0  # of reading; a change makes new stores
 
     @property
     def is_mixed(self) -> bool:
-        """Whether the files are of other kinds, by their names."""
+        """Whether each file is of another kind, by its name."""
         return self.read is None and not self.no_text
 
 
 def split_field(pattern: str) -> tuple[str, str]:
-    """Split `GLOB[:FIELD]`, the field '' by default. A glob that ends like a field is written with `:text`."""
+    """Split `GLOB[:FIELD]`; the field is '' by default. After a glob that ends like a field, write `:text`."""
     match = _FIELD.fullmatch(pattern)
     return (match["glob"], match["field"]) if match else (pattern, "")
 
 
 def source_lines(file: SourceFile, counts: ReadCounts, record_end: re.Pattern[bytes] | None = None) -> Iterator[str]:
-    """Read the lines of a text file, compressed or not; lines too long to hold are cut and counted.
+    """Read the lines of a text file, compressed or not; lines too long for the memory are cut and counted.
 
-    With `record_end`, only the records of the file's span. Raises ValueError like `read_lines`.
+    With `record_end`, reads only the records of the file's span. Raises ValueError like `read_lines`.
     """
 
     def count(number: int) -> None:

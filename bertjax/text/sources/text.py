@@ -10,7 +10,7 @@ from bertjax.text.documents import DOCUMENT_CAP
 from bertjax.text.sources.line_spans import LARGEST_WORK, split_lines
 from bertjax.text.sources.source import Paragraphs, SourceFile, SourceKind, source_lines
 
-WRAP_LIMIT = 200  # characters; lines wrapped by hand are shorter
+WRAP_LIMIT = 200  # characters; lines of wrapped text are shorter
 
 
 def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
@@ -27,13 +27,13 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
             block.append(line)
             size += len(line) + 1
             continue
-        yield from _unwrapped(block)
+        yield from _unwrap(block)
         block, size = ([line], len(line)) if line else ([], 0)
-    yield from _unwrapped(block)
+    yield from _unwrap(block)
     yield None
 
 
-def _unwrapped(block: list[str]) -> list[str]:
+def _unwrap(block: list[str]) -> list[str]:
     if not block or any(len(line) > WRAP_LIMIT for line in block):
         return block
     return [" ".join(block)]

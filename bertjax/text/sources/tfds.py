@@ -1,4 +1,4 @@
-"""The `tfds` source: the examples of a data set prepared by TensorFlow Datasets, file by file.
+"""The `tfds` source: the examples of a data set that TensorFlow Datasets prepared, file by file.
 
 The prepared files are read in place; nothing is downloaded or built, and no code of the data set is imported.
 """
@@ -48,7 +48,7 @@ def find(source: Source) -> list[SourceFile]:
 
 
 def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
-    """Read the examples in order, a document each, whose lines are paragraphs.
+    """Read each example as a document, in order; its lines are paragraphs.
 
     Raises ValueError naming the file if it is damaged, and the first example whose text is not UTF-8.
     """
@@ -68,10 +68,10 @@ def is_prepared(name: str) -> bool:
 
 
 def examples(name: str, split: str) -> Iterator[dict[str, Any]] | None:
-    """Yield the examples of a split of NAME[/CONFIG][:VERSION] in order, with class names. None without such a split.
+    """Yield the examples of a split of NAME[/CONFIG][:VERSION] in order; returns None if there is no such split.
 
-    Text is a str, a class without a label None, other features are NumPy's. Raises ValueError if the data set is
-    missing, with where to get it, is damaged, or has text that is not UTF-8.
+    Texts and class names are str, a missing label is None, other features are NumPy's. Raises ValueError if the data
+    set is missing, with where to get it, is damaged, or has text that is not UTF-8.
     """
     info = _builder(_directory(name)).info
     if split not in info.splits:
@@ -96,7 +96,7 @@ def _as_python(path: str, record: bytes, features: Any) -> dict[str, Any]:
 
 
 def _parse(pattern: str) -> tuple[str, str]:
-    """(name with config and version, feature or '')."""
+    """Split a pattern into the name with config and version, and the feature or ''."""
     name, *rest = pattern.split(":")
     if rest and _VERSION.fullmatch(rest[0]):
         name = f"{name}:{rest.pop(0)}"
@@ -115,7 +115,7 @@ def _directory(name: str) -> Path:
     if not versions:
         raise ValueError(
             f"source tfds:{name}: not prepared in data_dir {data_dir()} (set TFDS_DATA_DIR to look elsewhere). Copy it "
-            f"there from the public one: `mkdir -p {root.parent} && gcloud storage cp -r {PUBLIC_COPY}/{path} "
+            f"there from the public bucket: `mkdir -p {root.parent} && gcloud storage cp -r {PUBLIC_COPY}/{path} "
             f"{root.parent}/`; "
             "or use text that you have: wikiextractor:GLOB for Wikipedia, text:GLOB for books"
         )

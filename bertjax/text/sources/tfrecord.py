@@ -1,4 +1,4 @@
-"""The `tfrecord` source: rows of ids by google-research/bert's `create_pretraining_data.py`, without text."""
+"""The `tfrecord` source: rows of ids from google-research/bert's `create_pretraining_data.py`, without text."""
 
 from __future__ import annotations
 

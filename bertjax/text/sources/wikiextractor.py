@@ -11,7 +11,7 @@ from bertjax.text.sources.source import Paragraphs, SourceFile, SourceKind, sour
 
 # Notes, with their content, and comments.
 _NOTES = re.compile(r"<ref\b[^<>]{0,500}/>|<ref\b[^<>]{0,500}>.{0,5000}?</ref\s*>|<!--.{0,5000}?-->", re.IGNORECASE)
-# Tags within a line of text: their content stays, and no space replaces them.
+# Tags within a line of text: their content stays, and they leave no space.
 _INLINE_TAGS = re.compile(
     r"</?(?:a|abbr|b|bdi|big|cite|code|del|em|font|i|ins|kbd|mark|math|nowiki|q|rp|rt|ruby|s|samp|small|span|strike|"
     r"strong|sub|sup|tt|u|var|wbr)(?:\s[^<>]{0,2000})?/?>",
@@ -31,7 +31,7 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
     """Read WikiExtractor's output: `<doc ... title="...">`, the title, one line per paragraph, `</doc>`.
 
     The repeated title and leftover markup are left out. A document cut off by the next one or the end of the file is
-    kept and counted. Raises ValueError if the file has text but no `<doc`.
+    retained and counted. Raises ValueError if the file has text but no `<doc`.
     """
     inside, title, seen, outside = False, "", False, 0
     first_outside = ""

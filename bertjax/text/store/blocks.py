@@ -1,4 +1,4 @@
-"""Files of a token store in blocks of 1 MiB: mapped into memory, and verified, or first fetched, when they are read."""
+"""Files of a token store, mapped into memory in blocks of 1 MiB that are fetched and verified when first read."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ from bertjax.storage.remote import AnyPath, read_range, to_path
 from bertjax.text.ragged import range_indices
 from bertjax.text.store.manifest import BLOCK_BYTES, DIGEST_BYTES, DigestsRecord, FileRecord, num_blocks
 
-_RUN = 8  # blocks of a request at most: one takes as long as some megabytes
+_RUN = 8  # most blocks per request; a request takes as long as some megabytes
 _REQUESTS = 16  # at a time
 _NO_OFFSET, _MAP_FAILED = ctypes.c_int64(0), ctypes.c_void_p(-1).value
 _PUNCH = 3  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
 
 
 class Origin:
-    """Where the blocks of a local copy come from, and how many bytes of them the copy may hold; 0: all.
+    """The store that a local copy fetches blocks from, and the most bytes that the copy may hold (0: no bound).
 
-    `about` is the copy's file with the path or URL. Raises ValueError if the copy is to have a bound while another
-    process reads it, or has one for another process.
+    `path` is the copy's file with the store's path or URL. Raises ValueError if another process reads the copy and
+    either process bounds it.
     """
 
-    def __init__(self, about: Path, most_bytes: int = 0) -> None:
-        self.folder, self.most_bytes = to_path(about.read_text()), most_bytes
-        self._locked = about.open("rb")  # as long as this is used
+    def __init__(self, path: Path, most_bytes: int = 0) -> None:
+        self.folder, self.most_bytes = to_path(path.read_text()), most_bytes
+        self._lock_file = path.open("rb")  # open, and locked, as long as this object lives
         try:
-            fcntl.flock(self._locked, (fcntl.LOCK_EX if most_bytes else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+            fcntl.flock(self._lock_file, (fcntl.LOCK_EX if most_bytes else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except BlockingIOError:
-            self._locked.close()
+            self._lock_file.close()
             raise ValueError(
-                f"{about.parent}: another process reads this copy, and data.cache_gb bounds it; give each process a "
-                "data.cache_dir of its own"
+                f"{path.parent}: another process reads this copy, and data.cache_gb bounds it; give each process its "
+                "own data.cache_dir"
             ) from None
-        self._blocks: deque[tuple[BlockFile, int]] = deque()  # that are held, oldest first
+        self._blocks: deque[tuple[BlockFile, int]] = deque()  # blocks in the copy, oldest first
         self._lock = threading.Lock()
 
     def hold(self, file: BlockFile, blocks: Sequence[int]) -> None:
@@ -63,8 +63,8 @@ class Origin:
 class BlockFile:
     """A memory-mapped array whose blocks are compared with their SHA-256 the first time they are read.
 
-    With an `origin` the file is a copy with holes, which is made when it is first read: blocks that it lacks are
-    fetched, several at a time. Another file must be there. Raises ValueError if its size is not the manifest's.
+    With an `origin`, the file is a copy with holes, created at the first read: missing blocks are fetched, several at a
+    time. Without one, the file must exist. Raises ValueError if its size differs from the manifest's.
     """
 
     def __init__(
@@ -81,13 +81,13 @@ class BlockFile:
 
     @cached_property
     def _array(self) -> np.ndarray:
-        """The file, mapped when it is first read. A plain array: indexing an np.memmap costs more than the gather."""
+        """The mapped file. A plain array, because indexing an np.memmap costs more than the gather."""
         if self._origin is not None:
             if not self.path.exists() or not self.path.stat().st_size:
-                with self.path.open("ab") as file:  # which keeps what another process has fetched meanwhile
+                with self.path.open("ab") as file:  # appending preserves what another process fetches meanwhile
                     file.truncate(self._record["bytes"])
             require_file(str(self.path.parent), self._record)
-        return _mapped(self.path).view(self.dtype)
+        return _map_file(self.path).view(self.dtype)
 
     @cached_property
     def digest_file(self) -> BlockFile | None:
@@ -114,7 +114,7 @@ class BlockFile:
         return self.span(0, self._record["bytes"] // self.dtype.itemsize)
 
     def span(self, first: int, stop: int) -> np.ndarray:
-        """The elements [first, stop), verified; a copy of them if blocks may be dropped."""
+        """The elements [first, stop), verified; copied if blocks may be dropped."""
         blocks = np.zeros(0, np.int64)
         if not self._all_checked and first < stop:
             per_block = BLOCK_BYTES // self.dtype.itemsize
@@ -142,13 +142,13 @@ class BlockFile:
                 return values
 
     def drop(self, block: int) -> None:
-        """Give back the disk space of a block; the next one to read it fetches it again."""
-        self._checked[block] = False  # first, so that whoever has just read it reads it again
+        """Free the disk space of a block; the next read fetches it again."""
+        self._checked[block] = False  # before freeing it, so that a reader that has just copied it reads it again
         with open(self.path, "r+b") as file:
             _punch_hole(file.fileno(), block * BLOCK_BYTES, BLOCK_BYTES, self.path)
 
     def drop_all(self) -> None:
-        """Give back the disk space of all blocks."""
+        """Free the disk space of all blocks."""
         if self.path.exists():
             for block in range(len(self._checked)):
                 self.drop(block)
@@ -160,7 +160,7 @@ class BlockFile:
         if self._origin is None:
             for block in new.tolist():
                 if not self._is_intact(block):
-                    raise ValueError(_damaged(self.path, block))
+                    raise ValueError(_damage(self.path, block))
                 self._checked[block] = True
         else:
             self._fetch(self._origin, new)
@@ -175,7 +175,7 @@ class BlockFile:
         return self._digests[DIGEST_BYTES * block :][:DIGEST_BYTES]
 
     def _fetch(self, origin: Origin, blocks: np.ndarray) -> None:
-        """Fetch those of the blocks that are not here: a hole has another digest."""
+        """Fetch the blocks that the copy lacks, recognised by their digest, which a hole does not have."""
         with self._fetching:
             new = blocks[~self._checked[blocks]].tolist()
             absent = np.array([block for block in new if not self._is_intact(block)], np.int64)
@@ -193,7 +193,7 @@ class BlockFile:
         content = read_range(source, start, min(start + len(blocks) * BLOCK_BYTES, os.fstat(descriptor).st_size))
         for number, block in enumerate(blocks.tolist()):
             if hashlib.sha256(content[number * BLOCK_BYTES :][:BLOCK_BYTES]).digest() != self._digest(block):
-                raise ValueError(_damaged(source, block))
+                raise ValueError(_damage(source, block))
         try:
             os.pwrite(descriptor, content, start)
         except OSError as error:
@@ -206,7 +206,7 @@ class BlockFile:
 
 
 def require_file(folder: str, record: FileRecord | DigestsRecord) -> None:
-    """Raise ValueError if a file of a store is missing or has another size. As fast as can be: a store has many."""
+    """Raise ValueError if a file of a store is missing or has another size. Must be fast: a store has many files."""
     path = f"{folder}/{record['name']}"
     try:
         size = os.stat(path).st_size
@@ -217,15 +217,15 @@ def require_file(folder: str, record: FileRecord | DigestsRecord) -> None:
         raise ValueError(f"token store file {path} {state}; delete the store and prepare it again")
 
 
-def _damaged(path: AnyPath, block: int) -> str:
+def _damage(path: AnyPath, block: int) -> str:
     return (
-        f"token store file {path}: the block at byte {block * BLOCK_BYTES} is damaged (its SHA-256 is not the "
+        f"token store file {path}: the block at byte {block * BLOCK_BYTES} is damaged (its SHA-256 differs from the "
         f"manifest's); delete the store and prepare it again"
     )
 
 
-def _mapped(path: Path) -> np.ndarray:
-    """The bytes of a file, mapped into memory. Keeps no file open, unlike `mmap`, as a large store has many files."""
+def _map_file(path: Path) -> np.ndarray:
+    """Map a file into memory. Unlike `mmap`, this does not keep the file open, as a large store has many files."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     with path.open("rb") as file:
@@ -250,6 +250,6 @@ def _punch_hole(descriptor: int, start: int, size: int, path: Path) -> None:
     if libc.fallocate(descriptor, _PUNCH, ctypes.c_int64(start), ctypes.c_int64(size)):
         number = ctypes.get_errno()
         raise OSError(
-            number, f"data.cache_gb: its file system cannot give back a part of a file ({os.strerror(number)}); "
+            number, f"data.cache_gb: this file system cannot free a part of a file ({os.strerror(number)}); "
             "use ext4, xfs, btrfs or tmpfs for data.cache_dir, or data.cache_gb 0", str(path),
         )  # fmt: skip

@@ -1,22 +1,22 @@
 """The token store, format versions 1 and 2: memory-mapped tokens of a corpus, each block verified when first read.
 
 A store is a directory:
-    manifest.json            counts, tokenizer, fingerprint, and of each file its size, its SHA-256 and the SHA-256 of
+    manifest.json            counts, tokenizer, fingerprint, and for each file its size, its SHA-256 and the SHA-256 of
                              each block of 1 MiB
     vocab.txt or similar     the vocabulary of the ids
     train-00000.tokens       ids, flat, little endian, uint16 (uint32 if the vocabulary has more than 65,536 entries)
     train-00000.sentences    int64 [sentences + 1], offsets into the shard's tokens
     train-00000.documents    int64 [documents + 1], offsets into the shard's sentences
     held_out-00000...        the same for the held-out documents
-    train-00000.tokens.blocks  of a file of more than 16 MiB: the SHA-256 of each of its blocks, 32 bytes each, which
-                             then are not in the manifest (format version 2)
+    train-00000.tokens.blocks  for a file above 16 MiB: the SHA-256 of each of its blocks, 32 bytes each, instead of in
+                             the manifest (format version 2)
     train-00000.continues    with a segmenter: bool, whether a token continues the word before it
     train-00000.phrases      with data.units: bool, whether a token continues the phrase or word before it
     train-00000.entities     the same for entities
-    origin                   of a copy with holes: the path or URL of the store that it is a copy of
+    origin                   in a copy with holes: the path or URL of the original store
     train.counts             int64 [vocabulary]: how often each id occurs in the split; likewise held_out.counts
-If documents are pieces of works, a shard's record in the manifest has `works`: the number of pieces of each, in order.
-Every sentence has a token and every document a sentence. `planes` in the manifest names the further per-token arrays.
+If documents are pieces of works, a shard's record in the manifest has `works`: the number of pieces in each, in order.
+Every sentence has a token and every document a sentence. `planes` in the manifest names the optional per-token arrays.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 _DTYPES = {"sentences": OFFSET_DTYPE, "documents": OFFSET_DTYPE, GROUPS: GROUP_DTYPE, **PLANES}
 _SAMPLED_PARTS = 16
 
-# The open copies with a bound. A process has one of each, as another would not know which blocks were removed.
+# The open copies with a bound. A process opens each only once: a second one would miss which blocks were removed.
 _bounded: WeakValueDictionary[Path, TokenStore] = WeakValueDictionary()
 
 
@@ -58,16 +58,18 @@ class TokenStore:
     def __init__(self, path: Path, manifest: dict[str, Any], origin: Origin | None = None) -> None:
         self.path, self.name = path, str(path)
         self._origin = origin
-        self.location = str(origin.folder if origin else path.absolute())  # of the store that this may be a copy of
+        self.location = str(origin.folder if origin else path.absolute())  # of the original store
         self.manifest = manifest
         self.fingerprint: str = manifest["fingerprint"]
         self.vocab_size: int = manifest["tokenizer"]["vocab_size"]
         self.special: dict[str, int] = manifest["tokenizer"]["special"]  # pad, unk, cls, sep, mask
-        about = manifest["provenance"]
-        homes, units = about.get("shard_sources", {}), about.get("units")
+        provenance = manifest["provenance"]
+        homes, units = provenance.get("shard_sources", {}), provenance.get("units")
         # A source may have no document in a split. A plane without a unit of its kind counts as absent.
-        num_sources = max(len(about.get("sources", ())), *(1 + home for of in homes.values() for home in of), 0)
-        segmented = ["continues"] * ("segmenter" in about)
+        num_sources = max(
+            len(provenance.get("sources", ())), *(1 + home for split in homes.values() for home in split), 0
+        )
+        segmented = ["continues"] * ("segmenter" in provenance)
         present = [plane for plane in PLANES if units is None or plane in units or plane in segmented]
         self._splits = {
             split: SplitView(
@@ -77,8 +79,8 @@ class TokenStore:
                 ],
                 homes.get(split),
                 num_sources,
-                [BlockFile(path, about["token_counts"][split], OFFSET_DTYPE, origin)]
-                if split in about.get("token_counts", {})
+                [BlockFile(path, provenance["token_counts"][split], OFFSET_DTYPE, origin)]
+                if split in provenance.get("token_counts", {})
                 else [],
             )
             for split in SPLITS
@@ -91,13 +93,14 @@ class TokenStore:
         Pass the store's `manifest` if it has been read already.
 
         Raises ValueError if it is not a store, has another format version or a changed manifest, or a file is missing
-        or of another size.
+        or has another size.
         """
         folder = Path(path)
-        about = folder / ORIGIN_FILE
+        origin_file = folder / ORIGIN_FILE
         if most_bytes and (opened := _bounded.get(folder.absolute())) is not None:
             return opened
-        store = cls(folder, manifest or read_manifest(folder), Origin(about, most_bytes) if about.is_file() else None)
+        origin = Origin(origin_file, most_bytes) if origin_file.is_file() else None
+        store = cls(folder, manifest or read_manifest(folder), origin)
         if most_bytes:
             _bounded[folder.absolute()] = store
         return store
@@ -114,15 +117,15 @@ class TokenStore:
         return self._origin is not None and self._origin.most_bytes > 0
 
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer of the store's ids.
+        """Load the tokenizer of the store's ids.
 
-        Raises ValueError if its vocabulary is not that of the manifest.
+        Raises ValueError if its vocabulary does not match the manifest.
         """
-        about = self.manifest["tokenizer"]
-        tokenizer = load_tokenizer(self.path, TextRules.from_dict(about))
-        if tokenizer.fingerprint != about["fingerprint"]:
+        record = self.manifest["tokenizer"]
+        tokenizer = load_tokenizer(self.path, TextRules.from_dict(record))
+        if tokenizer.fingerprint != record["fingerprint"]:
             raise ValueError(
-                f"token store {self.path}: its vocabulary is not the one it was made with; prepare it again"
+                f"token store {self.path}: its vocabulary differs from the one it was made with; prepare it again"
             )
         return tokenizer
 
@@ -146,12 +149,12 @@ class Part(NamedTuple):
     shard: int
     first: int  # the first of its documents in the shard
     stop: int  # one past the last
-    tokens: int  # about: a shard's tokens are shared out evenly over its documents
+    tokens: int  # an estimate, as if all documents of a shard had the same length
     source: int  # 0 if the store does not record sources
 
 
 class SplitView:
-    """One split of a store, or some parts of it: as one corpus, with offsets over all of its shards."""
+    """A split of a store, or some parts of it, as one corpus with offsets over all of its shards."""
 
     def __init__(
         self,
@@ -161,13 +164,18 @@ class SplitView:
         counts: Sequence[BlockFile] = (),
         pieces: Sequence[_Piece] | None = None,
     ) -> None:
-        """`sources` is the source of each shard. The ids occur as often as the sums of `counts`, if there are any.
+        """Make a view of shards.
 
-        `pieces` are the documents of the view; None: all of the shards.
+        Args:
+            shards: The shards of the split.
+            sources: The source of each shard, if the store records it.
+            num_sources: The sources of the store; some may have no document in the split.
+            counts: Files whose sums are the `token_counts`; empty if the store does not record them.
+            pieces: The documents of the view; None: all documents.
         """
         self._shards, self._sources, self._counts = shards, sources, counts
-        self.num_sources = num_sources  # of the store; a source may have no document in the split
-        self._cuts: dict[tuple[int, int], list[Part]] = {}  # many stages and lanes ask for the same
+        self.num_sources = num_sources
+        self._cuts: dict[tuple[int, int], list[Part]] = {}  # cached, because many stages and lanes need the same
         self._pieces = [_Piece.whole(n, shard) for n, shard in enumerate(shards)] if pieces is None else pieces
         self._first_sentence = _bases([piece.num_sentences for piece in self._pieces])
         self._first_token = _bases([piece.num_tokens for piece in self._pieces])
@@ -177,7 +185,7 @@ class SplitView:
 
     @classmethod
     def joined(cls, views: Sequence[SplitView]) -> SplitView:
-        """The documents of whole splits in order, those of the n-th split as source n."""
+        """Join whole splits in order; the documents of the n-th become source n."""
         homes = [number for number, view in enumerate(views) for _ in view._shards]
         counts = [file for view in views for file in view._counts] if all(view._counts for view in views) else []
         return cls([shard for view in views for shard in view._shards], homes, len(views), counts)
@@ -194,7 +202,7 @@ class SplitView:
 
     @cached_property
     def works(self) -> np.ndarray | None:
-        """int64 [documents]: the work that each document is a piece of; None if documents are whole works."""
+        """int64 [documents]: the work that each document belongs to; None if documents are whole works."""
         works = [piece.works() for piece in self._pieces if piece.shard.works is not None]
         if not works or len(works) < len(self._pieces):
             return None
@@ -203,16 +211,16 @@ class SplitView:
 
     @property
     def token_counts(self) -> np.ndarray | None:
-        """int64 [vocab_size]: how often each id occurs in the whole split, also for a view of a part of it.
+        """int64 [vocab_size]: how often each id occurs in the whole split, even if the view is a part of it.
 
-        None if the store does not record it, or the view is one source's.
+        None if the store does not record it, or the view selects sources.
         """
         return np.sum([file.whole() for file in self._counts], axis=0) if self._counts else None
 
     def parts(self, most_tokens: int, least: int = 1) -> list[Part]:
-        """The split cut into parts of about `most_tokens` at most, in order, by the counts of the manifest alone.
+        """Cut the split into parts of at most about `most_tokens`, in order, using only the manifest's counts.
 
-        A source has `least` parts or more, if it has the documents. A part may be larger if a single document is.
+        Each source gets at least `least` parts, if it has enough documents. A part of one document may be larger.
         """
         if (cached := self._cuts.get((most_tokens, least))) is not None:
             return cached
@@ -226,12 +234,12 @@ class SplitView:
         return parts
 
     def select(self, parts: Sequence[Part]) -> SplitView:
-        """The documents of some parts, in their order, as one corpus. Reads and verifies the offsets at their edges."""
+        """A view of some parts, in their order, as one corpus. Reads and verifies the offsets at their edges."""
         pieces = [_Piece.part(part.shard, self._shards[part.shard], part.first, part.stop) for part in parts]
         return SplitView(self._shards, self._sources, self.num_sources, self._counts, pieces)
 
     def sample(self, tokens: int) -> SplitView:
-        """About `tokens` tokens, spread over the split; the view itself if it has no more."""
+        """Sample about `tokens` tokens, spread over the split; returns the view itself if it has no more."""
         if self.num_tokens <= tokens:
             return self
         size = max(tokens // _SAMPLED_PARTS, 1)  # of a part
@@ -246,7 +254,7 @@ class SplitView:
         return self.select([*parts.values()])
 
     def place_in_split(self, documents: np.ndarray, sentences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The numbers in the whole split of documents of this view, and of sentences in them; int64 of one shape."""
+        """Convert document and sentence numbers in this view to numbers in the whole split; int64 of one shape."""
         first_document = _bases([piece.num_documents for piece in self._pieces])
         home = np.searchsorted(first_document, documents, side="right") - 1
         pieces = [(piece.number, piece.first_document, piece.first_sentence) for piece in self._pieces]
@@ -280,19 +288,19 @@ class SplitView:
         return self._sum_by_source([piece.num_tokens for piece in self._pieces])
 
     def select_sources(self, *sources: int) -> SplitView:
-        """The documents of some sources. Raises ValueError if the store does not record sources."""
+        """A view of some sources. Raises ValueError if the store does not record sources."""
         return SplitView([shard for shard, home in zip(self._shards, self._homes(), strict=True) if home in sources])
 
     def _sum_by_source(self, amounts: Sequence[int]) -> np.ndarray:
-        """The sum of the pieces' amounts for each source."""
-        homes, held = self._homes(), np.zeros(self.num_sources, np.int64)
-        np.add.at(held, [homes[piece.number] for piece in self._pieces], amounts)
-        return held
+        """Sum the pieces' amounts for each source."""
+        homes, sums = self._homes(), np.zeros(self.num_sources, np.int64)
+        np.add.at(sums, [homes[piece.number] for piece in self._pieces], amounts)
+        return sums
 
     def _homes(self) -> list[int]:
         if self._sources is None:
             raise ValueError(
-                "token store: it does not record the source of each document, as older ones do not; delete it and "
+                "token store: an older store, which does not record the source of each document; delete it and "
                 "prepare it again"
             )
         return self._sources
@@ -339,7 +347,7 @@ class SplitView:
 
     @cached_property
     def _shift(self) -> np.ndarray:
-        """int64 [pieces]: added to a token's number in the view, its number in the shard."""
+        """int64 [pieces]: what to add to a token's number in the view to get its number in the shard."""
         return np.array([piece.first_token for piece in self._pieces], np.int64) - self._first_token[:-1]
 
     def files(self) -> Iterator[BlockFile]:
@@ -350,11 +358,11 @@ class SplitView:
 
     @property
     def is_copy(self) -> bool:
-        """Whether the view is of a copy, whose blocks may have to be fetched."""
+        """Whether the store is a copy, whose blocks may have to be fetched."""
         return any(piece.shard.is_copy for piece in self._pieces)
 
     def verify_tokens(self) -> None:
-        """Fetch or check the blocks of the view's tokens and planes, front to back, so that reading need not."""
+        """Fetch or check the blocks of the view's tokens and planes, front to back, before they are read."""
         for piece in self._pieces:
             for name in ("tokens", *PLANES):
                 if name in piece.shard.names:
@@ -370,12 +378,12 @@ class SplitView:
             first = int(np.flatnonzero(bad)[0])
             raise ValueError(
                 f"token range {first}: start {starts[first]}, length {lengths[first]} is not inside one shard of the "
-                f"split (it has {self.num_tokens} tokens); ranges must lie within documents"
+                f"split, which has {self.num_tokens} tokens; ranges must lie within documents"
             )
 
 
 class _Piece(NamedTuple):
-    """Successive documents of a shard, and what they hold."""
+    """Successive documents of a shard, with their sentences and tokens."""
 
     number: int  # of the shard
     shard: _Shard
@@ -399,11 +407,11 @@ class _Piece(NamedTuple):
         return cls(number, shard, first, stop - first, sentence, last_sentence - sentence, token, last_token - token)
 
     def documents(self) -> np.ndarray:
-        """int64 [documents + 1], counted in the shard."""
+        """int64 [documents + 1]: sentence offsets, counted in the shard."""
         return _ascending(self.shard.file("documents"), self.first_document, self.num_documents, self.num_sentences)
 
     def sentences(self) -> np.ndarray:
-        """int64 [sentences + 1], counted in the shard."""
+        """int64 [sentences + 1]: token offsets, counted in the shard."""
         return _ascending(self.shard.file("sentences"), self.first_sentence, self.num_sentences, self.num_tokens)
 
     def works(self) -> np.ndarray:
@@ -415,7 +423,7 @@ class _Piece(NamedTuple):
 
 
 class _Shard:
-    """The files of one shard, each opened when it is first read. Those of a store that is not a copy must be there."""
+    """The files of one shard, each opened when it is first read. Unless the store is a copy, all must exist."""
 
     def __init__(
         self, folder: Path, record: Mapping[str, Any], dtype: str, present: Sequence[str], origin: Origin | None
@@ -437,23 +445,24 @@ class _Shard:
         """The file of an array."""
         if (file := self._files.get(name)) is None:
             dtype = _DTYPES.get(name, self._dtype)  # tokens have the store's dtype
-            # Of several threads one makes the file that all use, which counts what is held of a bounded copy.
+            # All threads must use the same object, because it counts the blocks that a bounded copy holds.
             file = self._files.setdefault(name, BlockFile(self._folder, self._records[name], dtype, self._origin))
         return file
 
     def part(self, number: int, n: int, count: int, source: int = 0) -> Part:
-        """Part n of `count` of this shard, whose number and source are given, by its counts alone."""
+        """Part n of `count` of this shard (number `number`, of source `source`), computed from its counts alone."""
         first, stop = self.num_documents * n // count, self.num_documents * (n + 1) // count
         tokens = self.num_tokens * (n + 1) // count - self.num_tokens * n // count
         return Part(number, first, stop, tokens, source)
 
 
 def _bases(counts: np.ndarray | list[int]) -> np.ndarray:
+    """Running sums that begin with 0: int64 [counts + 1]."""
     return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
 
 
 def _joined(offsets: list[np.ndarray], bases: np.ndarray) -> np.ndarray:
-    """Join the pieces' offsets, each counted from its first; returns the memory map itself for a single shard."""
+    """Join the pieces' offsets, counting each piece from its base; returns the memory map itself for a single shard."""
     if len(offsets) == 1 and offsets[0][0] == 0:
         return offsets[0]
     joined = np.empty(sum(len(one) - 1 for one in offsets) + 1, np.int64)
@@ -468,7 +477,7 @@ def _joined(offsets: list[np.ndarray], bases: np.ndarray) -> np.ndarray:
 def _ascending(file: BlockFile, first: int, count: int, total: int) -> np.ndarray:
     """Read `count` + 1 offsets.
 
-    Raises ValueError unless they ascend by `total`, and from 0 if they are the first: digests detect only damage.
+    Raises ValueError unless they ascend by `total`, from 0 if `first` is 0. Digests detect damage, not wrong offsets.
     """
     offsets = file.span(first, first + count + 1)
     if (not first and offsets[0] != 0) or offsets[-1] - offsets[0] != total or (offsets[1:] <= offsets[:-1]).any():

@@ -1,4 +1,4 @@
-"""Several token stores of one tokenizer, read as one store whose sources they are."""
+"""Read several token stores with the same tokenizer as one store, in which each is a source."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class JoinedStore(TokenStore):
     """The documents of several stores in order; the n-th store is source n."""
 
     def __init__(self, stores: Sequence[TokenStore]) -> None:
-        """Raises ValueError for stores of different tokenizers, and for one that is named twice."""
+        """Raises ValueError for stores with different tokenizers, and for one that is named twice."""
         require_joinable([store.manifest for store in stores], [str(store.path) for store in stores])
         first = self._first = stores[0]
         self._stores = tuple(stores)
@@ -56,11 +56,13 @@ def require_joinable(manifests: Sequence[dict[str, Any]], names: Sequence[str]) 
     for manifest, name in zip(manifests, names, strict=True):
         if manifest["tokenizer"] != manifests[0]["tokenizer"]:
             raise ValueError(
-                f"data.store: {name} has another vocabulary, or other rules for text, than {names[0]}; prepare it with "
-                "the vocabulary of the first (data.vocab)"
+                f"data.store: {name} has another vocabulary or other text rules than {names[0]}; prepare it with the "
+                "vocabulary of the first (data.vocab)"
             )
         if (other := seen.setdefault(manifest["fingerprint"], name)) != name or names.count(name) > 1:
-            raise ValueError(f"data.store: {name} has the text of {other}; leave it out, and give its weight instead")
+            raise ValueError(
+                f"data.store: {name} has the same text as {other}; leave it out, and raise the weight of the other"
+            )
 
 
 def _sum(splits: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -70,22 +72,22 @@ def _sum(splits: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _division_notes(each: Sequence[dict[str, Any]]) -> list[str]:
-    """Lines on a document in several stores that may be held out in one and trained on in another."""
+    """Warn, a line each, of differences that let a document be held out in one store and trained on in another."""
     risk = "a document that is in both may be held out in one and trained on in the other"
     notes = []
-    if len(shares := sorted({about["held_out"] for about in each if "held_out" in about})) > 1:
+    if len(shares := sorted({provenance["held_out"] for provenance in each if "held_out" in provenance})) > 1:
         listed = " and ".join(f"{share:.2g}" for share in shares)
         notes.append(
             f"stores hold out shares of {listed} of their documents: {risk}, and held-out figures are then too good; "
             f"prepare them with the same --data.held-out, here --data.held-out {shares[-1]}"
         )
-    if len(lengths := sorted({about.get("longest_document", 0) for about in each})) > 1:
+    if len(lengths := sorted({provenance.get("longest_document", 0) for provenance in each})) > 1:
         listed = " and ".join(f"after {length:,} characters" if length else "not at all" for length in lengths)
         notes.append(
             f"stores divide long documents {listed}: {risk}; prepare them with --data.split-documents never, or as "
-            "the sources of one store"
+            "sources of one store"
         )
-    if len({about.get("groups") for about in each}) > 1:
+    if len({provenance.get("groups") for provenance in each}) > 1:
         notes.append(f"stores have different groups: {risk}; prepare them with the same --data.groups")
     return notes
 
@@ -93,9 +95,9 @@ def _division_notes(each: Sequence[dict[str, Any]]) -> list[str]:
 def _provenance(stores: Sequence[TokenStore]) -> dict[str, Any]:
     """Describe where the stores' text came from, each as one source."""
     each = [store.manifest["provenance"] for store in stores]
-    lists = {key: [item for about in each for item in about.get(key, [])] for key in _LISTS}
+    lists = {key: [item for provenance in each for item in provenance.get(key, [])] for key in _LISTS}
     lists["notes"] = [*_division_notes(each), *lists["notes"]]
-    sums = {key: sum(about.get(key, 0) for about in each) for key in _SUMS}
+    sums = {key: sum(provenance.get(key, 0) for provenance in each) for key in _SUMS}
     return {
         "sources": [{"kind": "store", "files": [[store.path.name, store.fingerprint]]} for store in stores],
         "shard_sources": {

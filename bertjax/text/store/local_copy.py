@@ -29,11 +29,11 @@ from bertjax.text.store.manifest import (
 from bertjax.text.store_sources import require_store_sources
 from bertjax.tokenization.loading import COMPANIONS, VOCABULARY_FILES
 
-_WINDOWS_HELD = 3  # at least: the current one, the next, and one that threads may still read
+_LEAST_WINDOWS = 3  # that a copy holds: the current one, the next, and one that threads may still read
 
 
 def open_store(data: DataConfig, progress: Progress = no_progress) -> TokenStore:
-    """Open `data.store`, several as one, or the store of the sources, prepared if needed; as `open_near` does.
+    """Open `data.store` (several as one), or prepare and open the store of the sources; copies it like `open_near`.
 
     Raises like `prepare`, `open_near`, `TokenStore.open`, `JoinedStore` and `require_store_sources`.
     """
@@ -47,13 +47,13 @@ def open_store(data: DataConfig, progress: Progress = no_progress) -> TokenStore
 
 
 def _bounds(paths: Sequence[AnyPath], data: DataConfig) -> list[float]:
-    """The bound on the copy of each of several stores, in GB: `data.cache_gb` shared out by what a run holds of each.
+    """Divide `data.cache_gb` among the copies of several stores, in proportion to the least that a run holds of each.
 
-    Raises ValueError if it is less than that.
+    Raises ValueError if it is less than the sum.
     """
     most = round(data.cache_gb * 1e9)
     sizes = [
-        _held_bytes(read_manifest(path), WINDOW_TOKENS)
+        _least_and_total_bytes(read_manifest(path), WINDOW_TOKENS)
         if data.cache_gb and (data.cache_dir or is_remote(path))
         else (0, 0)
         for path in paths
@@ -62,44 +62,44 @@ def _bounds(paths: Sequence[AnyPath], data: DataConfig) -> list[float]:
     if most >= total:
         return [0.0] * len(paths)
     _require_bound(data.cache_gb, least)
-    return [max(most * held // least, held) / 1e9 for held, _ in sizes]
+    return [max(most * store_least // least, store_least) / 1e9 for store_least, _ in sizes]
 
 
 def require_cached_lanes(store: TokenStore, data: DataConfig, lanes: int, window_tokens: int) -> None:
-    """Raise ValueError if the bound on a store's copy has no room for the windows of so many lanes of a host.
+    """Raise ValueError if a bounded copy has no room for the windows of the lanes that a host reads.
 
-    Each batch reads a part of every lane's window, so that a smaller copy would be fetched again and again.
+    Each batch reads a part of every lane's window, so a smaller copy would be fetched again and again.
     """
     if not store.is_bounded:
         return
-    least, _ = _held_bytes(store.manifest, lanes * window_tokens)
+    least, _ = _least_and_total_bytes(store.manifest, lanes * window_tokens)
     if round(data.cache_gb * 1e9) < least:
         raise ValueError(
-            f"data.cache_gb={data.cache_gb:g} with data.lanes={data.lanes}: this host reads {lanes} lanes, each of "
-            f"which holds {_WINDOWS_HELD} windows of its own, {math.ceil(least / 1e6) / 1e3:g} GB in all; give at "
-            "least so much, 0 for no bound, or more hosts, so that each reads fewer lanes"
+            f"data.cache_gb={data.cache_gb:g} with data.lanes={data.lanes}: this host reads {lanes} lanes with "
+            f"{_LEAST_WINDOWS} windows each, {math.ceil(least / 1e6) / 1e3:g} GB in all; allow at least that, set 0 "
+            "for no bound, or use more hosts, so that each reads fewer lanes"
         )
 
 
-def _held_bytes(manifest: Mapping[str, Any], window_tokens: int) -> tuple[int, int]:
-    """Bytes of a store's blocks that a run with windows of that size holds at least, and of all of them."""
+def _least_and_total_bytes(manifest: Mapping[str, Any], window_tokens: int) -> tuple[int, int]:
+    """The least bytes of a store's blocks that a run with windows of this size holds, and the bytes of all blocks."""
     total = sum(map(num_blocks, file_records(manifest))) * BLOCK_BYTES
-    windows = _WINDOWS_HELD * total * window_tokens // max(manifest["splits"]["train"]["tokens"], 1)
+    windows = _LEAST_WINDOWS * total * window_tokens // max(manifest["splits"]["train"]["tokens"], 1)
     return min(windows, total), total
 
 
 def _require_bound(gigabytes: float, least: int) -> None:
     if 0 < round(gigabytes * 1e9) < least:
         raise ValueError(
-            f"data.cache_gb={gigabytes:g}: a run holds {_WINDOWS_HELD} windows of the text, or all of a smaller one, "
-            f"which are {math.ceil(least / 1e6) / 1e3:g} GB; give at least so much, or 0 for no bound"
+            f"data.cache_gb={gigabytes:g}: a run holds {_LEAST_WINDOWS} windows of the text, or all of a smaller text, "
+            f"here {math.ceil(least / 1e6) / 1e3:g} GB; allow at least that, or set 0 for no bound"
         )
 
 
 def reopen_store(data: DataConfig, fingerprint: str, progress: Progress = no_progress) -> TokenStore | None:
-    """Open the store with this fingerprint, whatever the sources hold now. Returns None if there is none.
+    """Open the store with this fingerprint, even if the sources have changed. Returns None if there is none.
 
-    Raises like `open_near` and `TokenStore.open`; damaged other stores are ignored.
+    Raises like `open_near` and `TokenStore.open`; other stores that are damaged are ignored.
     """
     if data.store:
         store = open_store(data, progress)
@@ -112,7 +112,7 @@ def reopen_store(data: DataConfig, fingerprint: str, progress: Progress = no_pro
                 if content["fingerprint"] != fingerprint:
                     continue
                 if folder is cache:
-                    return _opened_copy(cache / manifest.parent.name, content, progress, data.cache_gb)
+                    return _open_copy(cache / manifest.parent.name, content, progress, data.cache_gb)
                 return open_near(manifest.parent, data.cache_dir, progress, data.cache_gb)
     return None
 
@@ -120,28 +120,27 @@ def reopen_store(data: DataConfig, fingerprint: str, progress: Progress = no_pro
 def open_near(
     store: AnyPath, cache_dir: str = "", progress: Progress = no_progress, most_gigabytes: float = 0
 ) -> TokenStore:
-    """Open an existing store; one that is remote, or all if `cache_dir` is given, by a copy in that folder.
+    """Open an existing store; a remote one, or any if `cache_dir` is given, through a copy in that folder.
 
-    The copy is `<cache_dir>/<store's name>-<fingerprint>`. A small store is copied at once. Of a larger one, blocks are
-    fetched when they are read, and verified on the way; a process that was interrupted finds those that are there.
-    `most_gigabytes` is a bound on them. Raises ValueError naming a damaged file, OSError if the disk has too little
-    room.
+    The copy is `<cache_dir>/<store's name>-<fingerprint>`. A small store is copied at once. Blocks of a larger one are
+    fetched and verified when they are first read, and reused by later processes. `most_gigabytes` bounds their size.
+    Raises ValueError naming a damaged file, OSError if the disk has too little room.
     """
     if isinstance(store, Path) and not cache_dir:
         return TokenStore.open(store)
     if is_remote(cache_dir):
-        raise ValueError(f"data.cache_dir={cache_dir} is not on this machine; name a folder of a local disk")
+        raise ValueError(f"data.cache_dir={cache_dir} is not on this machine; name a folder on a local disk")
     cache = Path(cache_dir or DEFAULT_CACHE)
     manifest = read_manifest(store)
     target = cache / f"{store.name}-{manifest['fingerprint'][:12]}"
     with exclusive_lock(cache):
         if not target.exists():
-            _begin(store, target)
-    return _opened_copy(target, manifest, progress, most_gigabytes)
+            _create_copy(store, target)
+    return _open_copy(target, manifest, progress, most_gigabytes)
 
 
-def _begin(store: AnyPath, target: Path) -> None:
-    """Make a copy without arrays, whose files are made when they are first read: a large store has 100,000."""
+def _create_copy(store: AnyPath, target: Path) -> None:
+    """Make a copy without array files. They are made when they are first read, as a large store has 100,000."""
     folder = target.with_name(f"{target.name}.partial")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -154,14 +153,14 @@ def _begin(store: AnyPath, target: Path) -> None:
     sync(target.parent)
 
 
-def _opened_copy(target: Path, manifest: dict[str, Any], progress: Progress, most_gigabytes: float) -> TokenStore:
-    """Open a copy; complete that of a store of one window.
+def _open_copy(target: Path, manifest: dict[str, Any], progress: Progress, most_gigabytes: float) -> TokenStore:
+    """Open a copy; completes it first if the store is not larger than one window.
 
-    A process with a bound is the only one that reads the copy, as it may remove blocks that others have verified.
+    A process with a bound has exclusive use of the copy, as it may remove blocks that others have verified.
     """
     most = round(most_gigabytes * 1e9)
     if most:
-        least, total = _held_bytes(manifest, WINDOW_TOKENS)
+        least, total = _least_and_total_bytes(manifest, WINDOW_TOKENS)
         _require_bound(most_gigabytes, least)
         most = most if most < total else 0
     store = TokenStore.open(target, most, manifest)
@@ -169,18 +168,18 @@ def _opened_copy(target: Path, manifest: dict[str, Any], progress: Progress, mos
     if is_large and not most:
         return store
     files = file_records(manifest)
-    held = sum(path.stat().st_blocks * 512 for file in files if (path := target / file["name"]).exists())
-    if 0 < most < held:  # of a process with another bound
+    present = sum(path.stat().st_blocks * 512 for file in files if (path := target / file["name"]).exists())
+    if 0 < most < present:  # fetched under another bound
         for file in store.files():
             file.drop_all()
     if is_large:
         return store
     total = sum(file["bytes"] for file in files)
-    needed, free = total - held, shutil.disk_usage(target).free
+    needed, free = total - present, shutil.disk_usage(target).free
     if needed > free:
         raise OSError(
-            f"data.cache_dir={target.parent}: {needed / 1e6:,.1f} MB of {store.location} are to be copied there and "
-            f"{free / 1e6:,.1f} MB are free; make room, or set data.cache_dir to a larger disk"
+            f"data.cache_dir={target.parent}: {needed / 1e6:,.1f} MB of {store.location} must be copied there, but "
+            f"only {free / 1e6:,.1f} MB are free; make room, or set data.cache_dir to a larger disk"
         )
     done = 0
     for file in store.files():

@@ -14,16 +14,16 @@ from bertjax.storage.remote import AnyPath
 
 MANIFEST_FILE = "manifest.json"
 ORIGIN_FILE = "origin"
-FORMAT_VERSIONS = (1, 2)  # 2: digests of a large file's blocks are in a file of their own
+FORMAT_VERSIONS = (1, 2)  # 2: digests of a large file's blocks are in a separate file
 ARRAYS_VERSION = 1  # of the array files
 BLOCK_BYTES = 1 << 20
 DIGEST_BYTES = 32  # of a block, in a file of digests
 PARTS = ("tokens", "sentences", "documents")
-# Further arrays of one value per token, for stores that have them.
+# Optional arrays of one value per token.
 PLANES = {"continues": "|b1", "phrases": "|b1", "entities": "|b1"}
 OFFSET_DTYPE = "<i8"
 GROUPS, GROUP_DTYPE = "groups", "<u8"  # an array of one value per document, for stores that have groups
-WINDOW_TOKENS = 1 << 29  # that a run reads at a time (`bertjax.input.windows`)
+WINDOW_TOKENS = 1 << 29  # tokens that a run reads at a time (`bertjax.input.windows`)
 
 Split = Literal["train", "held_out"]
 SPLITS: tuple[Split, ...] = ("train", "held_out")
@@ -43,7 +43,7 @@ class DigestsRecord(TypedDict):
 
 
 class FileRecord(TypedDict):
-    """A file of a shard, with the SHA-256 of its blocks, or the file that has them."""
+    """A file of a shard, with the SHA-256 of its blocks, or with the file that holds them."""
 
     name: Annotated[str, Between(1, 255)]
     bytes: Count
@@ -53,7 +53,7 @@ class FileRecord(TypedDict):
 
 
 class ShardRecord(TypedDict):
-    """A shard; `files` by part or plane."""
+    """A shard; `files` is keyed by part or plane."""
 
     documents: Count
     sentences: Count
@@ -129,8 +129,8 @@ def json_sha256(value: Any) -> str:
 def read_manifest(path: AnyPath) -> dict[str, Any]:
     """Read and validate the manifest of a store, of type `Manifest`.
 
-    Raises ValueError if it is missing, of another format version or changed, and naming a value of the wrong type or
-    that contradicts another.
+    Raises ValueError if it is missing, changed or in another format version, and for a value with a wrong type or that
+    contradicts another, which is named.
     """
     remedy = f"manifest.json is damaged; {_AGAIN}"
     try:
@@ -146,16 +146,16 @@ def read_manifest(path: AnyPath) -> dict[str, Any]:
     if unknown := manifest.keys() - Manifest.__annotations__:
         raise ValueError(f"token store {path}: {min(unknown)} is not a key of a manifest; {remedy}")
     if content_fingerprint(manifest) != manifest["fingerprint"]:
-        raise ValueError(f"token store {path}: its fingerprint is not that of its content; {remedy}")
+        raise ValueError(f"token store {path}: its fingerprint does not match its content; {remedy}")
     if manifest.get("provenance_sha256", digest := json_sha256(manifest["provenance"])) != digest:
         raise ValueError(f"token store {path}: provenance does not match provenance_sha256; {remedy}")
-    if misfit := next(_misfits(manifest), ""):
-        raise ValueError(f"token store {path}: {misfit}; {remedy}")
+    if contradiction := next(_contradictions(manifest), ""):
+        raise ValueError(f"token store {path}: {contradiction}; {remedy}")
     return manifest
 
 
 def file_records(manifest: Mapping[str, Any]) -> list[FileRecord | DigestsRecord]:
-    """The records of all array files, and of the files with their digests."""
+    """The records of all array files and digest files."""
     files = [file for _, shard in _shards(manifest) for file in shard_files(shard)]
     return [*files, *manifest["provenance"].get("token_counts", {}).values()]
 
@@ -174,9 +174,9 @@ def num_blocks(file: FileRecord | DigestsRecord) -> int:
 
 
 def describe_split(manifest: Mapping[str, Any], split: Split) -> str:
-    """Describe the amounts of a split: documents, sentences, tokens."""
-    about = manifest["splits"][split]
-    return f"{about['documents']:,} documents, {about['sentences']:,} sentences, {about['tokens']:,} tokens"
+    """Describe the size of a split: documents, sentences, tokens."""
+    record = manifest["splits"][split]
+    return f"{record['documents']:,} documents, {record['sentences']:,} sentences, {record['tokens']:,} tokens"
 
 
 def _shards(manifest: Mapping[str, Any]) -> Iterator[tuple[str, ShardRecord]]:
@@ -185,7 +185,7 @@ def _shards(manifest: Mapping[str, Any]) -> Iterator[tuple[str, ShardRecord]]:
             yield f"splits.{split}.shards[{number}]", shard
 
 
-def _misfit_blocks(at: str, file: FileRecord | DigestsRecord) -> Iterator[str]:
+def _block_contradictions(at: str, file: FileRecord | DigestsRecord) -> Iterator[str]:
     if ("blocks" in file) == ("digests" in file):
         yield f"{at} needs either blocks or digests"
     elif "blocks" in file:
@@ -194,11 +194,11 @@ def _misfit_blocks(at: str, file: FileRecord | DigestsRecord) -> Iterator[str]:
     elif "digests" in file and file["digests"]["bytes"] != DIGEST_BYTES * num_blocks(file):
         yield f"{at}.digests has {file['digests']['bytes']:,} bytes for the digests of {num_blocks(file):,} blocks"
     elif "digests" in file:
-        yield from _misfit_blocks(f"{at}.digests", file["digests"])
+        yield from _block_contradictions(f"{at}.digests", file["digests"])
 
 
-def _misfits(manifest: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each contradiction in a manifest of the right types."""
+def _contradictions(manifest: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a sentence for each contradiction between values of a manifest, whose types are right."""
     sizes = {
         "tokens": np.dtype(manifest["token_dtype"]).itemsize,
         "sentences": 8,
@@ -218,30 +218,30 @@ def _misfits(manifest: Mapping[str, Any]) -> Iterator[str]:
             elements = shard[counted.get(part, "tokens")]
             if file["bytes"] != (elements + (part in ("sentences", "documents"))) * sizes[part]:
                 yield f"{at}.bytes is {file['bytes']:,}, which is not the size of {elements:,} {part}"
-            yield from _misfit_blocks(at, file)
+            yield from _block_contradictions(at, file)
             for name in (file["name"], *([file["digests"]["name"]] if "digests" in file else [])):
                 if _leaves_folder(name) or name in seen:
-                    yield f"{at}.name is {name!r}, which is not the name of a file of its own"
+                    yield f"{at}.name is {name!r}, which is outside the folder or names another file too"
                 seen.add(name)
         if "works" in shard and sum(shard["works"]) != shard["documents"]:
-            yield f"{where}.works count {sum(shard['works']):,} documents, and there are {shard['documents']:,}"
+            yield f"{where}.works count {sum(shard['works']):,} documents, but there are {shard['documents']:,}"
     for split, file in manifest["provenance"].get("token_counts", {}).items():
         is_own = not _leaves_folder(file["name"]) and file["name"] not in seen
         if split not in SPLITS or file["bytes"] != 8 * manifest["tokenizer"]["vocab_size"] or not is_own:
-            yield f"provenance.token_counts.{split} is not a file with the number of each token of a split"
-        yield from _misfit_blocks(f"provenance.token_counts.{split}", file)
+            yield f"provenance.token_counts.{split} is not a file with a count for each token"
+        yield from _block_contradictions(f"provenance.token_counts.{split}", file)
         seen.add(file["name"])
     for split in SPLITS:
-        about = manifest["splits"][split]
+        record = manifest["splits"][split]
         for key in ("documents", "sentences", "tokens"):
-            if about[key] != sum(shard[key] for shard in about["shards"]):
-                yield f"splits.{split}.{key} is {about[key]:,}, which is not the sum of its shards"
+            if record[key] != sum(shard[key] for shard in record["shards"]):
+                yield f"splits.{split}.{key} is {record[key]:,}, which is not the sum of its shards"
         homes = manifest["provenance"].get("shard_sources", {}).get(split)
-        if homes is not None and len(homes) != len(about["shards"]):
-            yield f"provenance.shard_sources.{split} does not have {len(about['shards'])} shards"
+        if homes is not None and len(homes) != len(record["shards"]):
+            yield f"provenance.shard_sources.{split} does not have {len(record['shards'])} shards"
     special, vocab_size = manifest["tokenizer"]["special"], manifest["tokenizer"]["vocab_size"]
     if bad := [role for role, number in special.items() if number >= vocab_size]:
-        yield f"tokenizer.special.{bad[0]} is {special[bad[0]]:,}, and there are {vocab_size:,} tokens"
+        yield f"tokenizer.special.{bad[0]} is {special[bad[0]]:,}, but there are only {vocab_size:,} tokens"
 
 
 def _leaves_folder(name: str) -> bool:

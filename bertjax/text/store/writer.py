@@ -1,4 +1,4 @@
-"""Write a token store: its shards as streams, then its manifest."""
+"""Write a token store: first its shards as streams, then its manifest."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from bertjax.text.store.manifest import (
 )
 from bertjax.tokenization.tokenizer import Tokenizer
 
-MOST_IN_MANIFEST = 16  # digests of a file; of a larger one they are in a file of their own
+MOST_IN_MANIFEST = 16  # digests of a file; those of a larger file are in a separate file
 
 
 class ShardWriter:
@@ -55,8 +55,8 @@ class ShardWriter:
         self._documents = self._sentences = self._tokens = 0
         self._counts = np.zeros(vocab_size, np.int64)  # of each id
         self._unended = 0  # sentences of the last document, whose end is written once the next one begins
-        self._divided = False  # documents are pieces of works, of which there may be only one
-        self._work, self._works = 0, Counter[int]()  # the last document's work, and the ended documents of each work
+        self._divided = False  # whether documents are pieces of works
+        self._work, self._works = 0, Counter[int]()  # the last document's work, and the finished documents of each
         for part in ("sentences", "documents"):
             self._files[part].write(np.zeros(1, OFFSET_DTYPE))
 
@@ -73,12 +73,12 @@ class ShardWriter:
         """Append documents, whole or in parts.
 
         Args:
-            ids: [tokens] of any integer dtype.
+            ids: [tokens], any integer dtype.
             sentence_lengths: [sentences] in tokens, none 0.
             part_lengths: [parts] in sentences; documents without sentences are left out.
-            is_continuation: bool [parts], whether a part continues the document of the part before it, which may be of
-                an earlier call.
-            is_of_same_work: bool [parts], whether a part's document is a piece of the same work as the document before
+            is_continuation: bool [parts], whether a part continues the document of the part before it, which may be
+                from an earlier call.
+            is_of_same_work: bool [parts], whether a part's document belongs to the same work as the document before
                 it; None if documents are whole works.
             groups: uint64 [parts], the group of each part's document; None for a shard without groups.
             planes: Name -> [tokens].
@@ -116,15 +116,15 @@ class ShardWriter:
         groups: np.ndarray | None = None,
     ) -> None:
         """Write the ends of all documents except the last, which may continue."""
-        part_documents = np.cumsum(~is_continuation)  # 0 is the document that may continue
+        part_documents = np.cumsum(~is_continuation)  # 0 is the last document of the previous call
         lengths = np.bincount(part_documents, weights=part_lengths, minlength=1).astype(np.int64)
         lengths[0] += self._unended
         ends = self._sentences - self._unended + np.cumsum(lengths)
-        ended = ends[:-1][lengths[:-1] > 0]
-        self._files["documents"].write(ended.astype(OFFSET_DTYPE))
-        self._documents += len(ended)
+        document_ends = ends[:-1][lengths[:-1] > 0]
+        self._files["documents"].write(document_ends.astype(OFFSET_DTYPE))
+        self._documents += len(document_ends)
         if GROUPS in self._files:
-            new = np.zeros(1, GROUP_DTYPE) if groups is None else groups[~is_continuation]  # None: at the end
+            new = np.zeros(1, GROUP_DTYPE) if groups is None else groups[~is_continuation]  # None: called by finish
             document_groups = np.concatenate([self._group, new.astype(GROUP_DTYPE)])
             self._files[GROUPS].write(document_groups[: len(lengths) - 1][lengths[:-1] > 0])
             self._group = document_groups[-1:]
@@ -134,8 +134,8 @@ class ShardWriter:
             works = self._work + np.concatenate([[0], new_work])
             self._works.update(works[:-1][lengths[:-1] > 0].tolist())
             self._work = int(works[-1])
-        elif self._divided and len(ended):
-            self._works[self._work] += len(ended)  # the last document of a shard
+        elif self._divided and len(document_ends):
+            self._works[self._work] += len(document_ends)  # the last document of a shard
         self._unended = int(lengths[-1])
 
     def discard(self) -> None:
@@ -145,7 +145,7 @@ class ShardWriter:
 
 
 class _HashedFile:
-    """A file written front to back and hashed on the way, as a whole and by block."""
+    """A file that is written front to back and hashed on the way, as a whole and by block."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -178,7 +178,7 @@ class _HashedFile:
         return record | {"digests": digests}
 
     def discard(self) -> None:
-        # Closing flushes, which fails again where the disk is full.
+        # Closing flushes, which fails again if the disk is full.
         with contextlib.suppress(OSError):
             self._stream.close()
         self._path.unlink(missing_ok=True)
@@ -197,7 +197,7 @@ def finish_store(
     provenance: Mapping[str, Any],
     planes: Sequence[str] = (),
 ) -> None:
-    """Complete a folder of finished shards to a store by its manifest, which is written last.
+    """Turn a folder of finished shards into a store by adding the other files, the manifest last.
 
     `shards` has the records of each split's shards in order, with these `planes`; `provenance` describes where the text
     came from.

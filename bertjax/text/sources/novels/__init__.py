@@ -1,7 +1,7 @@
-"""The `novels` source: eight novels in the public domain that the package contains, the same in every installation.
+"""The `novels` source: eight public-domain novels in the package, the same in every installation.
 
-Each file holds a novel, compressed: a paragraph per line, and a blank line between chapters, which are the documents.
-README.md beside them has their titles and where they are from.
+Each file is a compressed novel: a paragraph per line, and a blank line between chapters, which are the documents.
+README.md beside them lists titles and origins.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FOLDER, _SUFFIX = Path(__file__).parent, ".txt.xz"
 
 
 def find(source: Source) -> list[SourceFile]:
-    """Find the novels named in the pattern, all if it is empty. Raises ValueError for an unknown name."""
+    """Find the novels named in the pattern, or all if it is empty. Raises ValueError for an unknown name."""
     novels = {path.name.removesuffix(_SUFFIX): str(path) for path in sorted(_FOLDER.glob(f"*{_SUFFIX}"))}
     names = [name.strip() for name in source.pattern.split(",") if name.strip()] or list(novels)
     for name in names:

@@ -1,1 +1,1 @@
-"""MediaWiki dumps: pages out of the XML, and running text out of wikitext."""
+"""MediaWiki dumps: extract pages from the XML, and running text from wikitext."""

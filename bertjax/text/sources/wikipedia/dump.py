@@ -1,8 +1,8 @@
 """The `wikipedia` source: the articles of MediaWiki's XML dumps (`*-pages-articles*.xml.bz2`), page by page.
 
-The format is that of mediawiki.org, Help:Export, export-0.11.xsd and earlier. Dumps of several bz2 streams are read as
-one, or in spans of their bytes by several processes. Articles are the pages of namespace 0 that hold wikitext and are
-not redirects.
+The format is documented at mediawiki.org, Help:Export (export-0.11.xsd and earlier). Dumps of several bz2 streams are
+read as one, or in byte spans by several processes. Articles are the pages in namespace 0 that hold wikitext and are not
+redirects.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bertjax.text.sources.wikipedia.links import HIDDEN_NAMES, normal_name
 from bertjax.text.sources.wikipedia.multistream import cut_at, split
 from bertjax.text.sources.wikipedia.wikitext import paragraphs
 
-# Elements whose text is kept -> their parent.
+# Elements whose text is used -> their parent.
 _TEXT_PARENTS = {"namespace": "namespaces", "title": "page", "ns": "page", "model": "revision", "text": "revision"}
 _IS_IT = "is it a MediaWiki XML dump, as downloaded?"
 _HIDDEN_NAMESPACES = (-2, 6, 14)  # media, files, categories
@@ -42,7 +42,7 @@ class Page:
 def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
     """Read the articles of a dump in order.
 
-    Adjoining spans give every article once, wherever they end. Raises ValueError like `Dump.pages`.
+    Adjacent spans yield every article once, wherever they end. Raises ValueError like `Dump.pages`.
     """
     dump = Dump(file.path, counts, file.span)
     for page in dump.pages():
@@ -60,13 +60,13 @@ class Dump:
         self._counts = counts
         self._span = None if span is None else (cut_at(path, span[0]), cut_at(path, span[1]))
         self._name = path if self._span is None else f"{path}, bytes {self._span[0]} to {self._span[1]}"
-        self._headed = False  # whether the part before the pages is read
-        self._done: list[Page] = []
-        self._inside: list[str] = []  # the open elements
+        self._headed = False  # whether the part before the pages has been read
+        self._finished: list[Page] = []
+        self._open_elements: list[str] = []
         self._namespaces: dict[str, int] = {}  # numbers by local names, normalised
         self._key = ""  # of the current namespace
         self._page: dict[str, str] = {}
-        self._held: list[str] = []  # text of the current element
+        self._text: list[str] = []  # of the current element
         self._parser = expat.ParserCreate("utf-8")
         self._parser.buffer_text = True
         self._parser.buffer_size = 1 << 16
@@ -89,9 +89,9 @@ class Dump:
         number = 0
         for number, line in enumerate(self._lines(self._counts, self._span), 1):
             self._parse(f"{line}\n", number)
-            if self._done:
-                yield from self._done
-                self._done.clear()
+            if self._finished:
+                yield from self._finished
+                self._finished.clear()
         if self._span is not None and self._span[1] < file_size(self.path):
             self._parse("</mediawiki>", number)
         self._parse("", number, last=True)
@@ -113,52 +113,52 @@ class Dump:
             self._parser.Parse(text, last)
         except expat.ExpatError as error:
             what = expat.ErrorString(error.code)
-            if last and self._inside:
+            if last and self._open_elements:
                 raise ValueError(f"{self._location()}: cut off here ({what}); get the file again") from None
             raise ValueError(f"{self._location()}, line {number}: bad XML ({what}); {_IS_IT}") from None
 
     def _location(self) -> str:
-        """The file and the current page, or the one before it."""
+        """Name the file and the current or previous page."""
         title = self._page.get("title")
         return f"{self._name}, page {title!r}" if title else self._name
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
-        parent = self._inside[-1] if self._inside else ""
+        parent = self._open_elements[-1] if self._open_elements else ""
         if not parent and name != "mediawiki":
             raise ValueError(f"{self._name}: its first element is <{name}>, not <mediawiki>; {_IS_IT}")
-        self._inside.append(name)
+        self._open_elements.append(name)
         if name == "page":
             self._page, self._headed = {}, True
         elif name == "redirect" and parent == "page":
             self._page["redirect"] = ""
         elif _TEXT_PARENTS.get(name) == parent and (name != "text" or self._is_article()):
             self._key = attributes.get("key", "")
-            self._held = []
-            self._parser.CharacterDataHandler = self._held.append
+            self._text = []
+            self._parser.CharacterDataHandler = self._text.append
 
     def _end(self, name: str) -> None:
-        self._inside.pop()
+        self._open_elements.pop()
         if self._parser.CharacterDataHandler is not None:
             self._parser.CharacterDataHandler = None
-            held = "".join(self._held)
+            text = "".join(self._text)
             if name == "namespace":
-                self._namespaces[normal_name(held)] = self._number(self._key)
+                self._namespaces[normal_name(text)] = self._number(self._key)
             else:
-                self._page[name] = held  # of several revisions the last one, which is the newest
+                self._page[name] = text  # the last revision overrides earlier ones
         elif name == "namespaces":
             own = {name for name, number in self._namespaces.items() if number in _HIDDEN_NAMESPACES}
             self.hidden_names = HIDDEN_NAMES | own
         elif name == "page":
             redirect = "redirect" in self._page or bool(_REDIRECT.match(self._page.get("text", "")))
             text = "" if redirect else self._page.get("text", "")
-            self._done.append(Page(self._page.get("title", ""), self._namespace(), redirect, text))
+            self._finished.append(Page(self._page.get("title", ""), self._namespace(), redirect, text))
 
     def _is_article(self) -> bool:
         wikitext = self._page.get("model", "wikitext") == "wikitext"
         return wikitext and "redirect" not in self._page and self._namespace() == 0
 
     def _namespace(self) -> int:
-        """The namespace of the current page; dumps before 2012 have it only in the title."""
+        """The namespace of the current page; in dumps before 2012 only the title has it."""
         if "ns" in self._page:
             return self._number(self._page["ns"])
         prefix, colon, _ = self._page.get("title", "").partition(":")

@@ -1,4 +1,4 @@
-"""Remove markup from wikitext inside out: replace it by a mark, then remove the mark with its traces.
+"""Remove markup from wikitext inside out: replace it by a mark, then remove the mark and its traces.
 
 The marks are control characters, which XML forbids, so no dump has them.
 """
@@ -13,7 +13,7 @@ BREAK = "\x03"  # a paragraph ends here
 JOINT = "\x04"  # a tag was here; the characters beside it do not form markup together
 
 _MARKS = re.compile(f"[{GAP}{BREAK}{JOINT}]")
-_DEPTH = 40  # of nesting; MediaWiki gives up at 40 nested templates
+_DEPTH = 40  # deepest nesting; MediaWiki gives up at 40 nested templates
 
 _AFTER = frozenset(",.;:!?)]}»”’…%、。，．；：！？）」』】》〉”’،؛؟।")  # before these a gap leaves no space
 _BEFORE = frozenset("([{«“‘（「『【《〈")  # and after these
@@ -32,8 +32,8 @@ def without_marks(text: str) -> str:
 def replace_nested(text: str, balanced: re.Pattern[str], any_content: re.Pattern[str], by: Callable[..., str]) -> str:
     """Replace matches from the innermost outwards, in linear time at any depth.
 
-    `balanced` matches a bracketed text with none of its kind inside; `any_content`, tried once `balanced` finds
-    nothing, also allows stray brackets. `by` gets the match and must not return its brackets.
+    `balanced` matches a bracketed text without another one inside; `any_content`, tried once `balanced` finds nothing,
+    also allows stray brackets. `by` gets the match and must not return its brackets.
     """
     for _ in range(_DEPTH):
         text, count = balanced.subn(by, text)
@@ -45,10 +45,10 @@ def replace_nested(text: str, balanced: re.Pattern[str], any_content: re.Pattern
 
 
 def close_gaps(text: str) -> str:
-    """Remove the gaps of a paragraph of single-spaced words, with what makes no sense without them.
+    """Remove the gaps of a single-spaced paragraph, with characters that make no sense without the removed text.
 
-    That is a second space, a space before punctuation, a comma before another comma or a period, and in parentheses a
-    piece between commas with nothing else (`( GAP; born 1900)` becomes `(born 1900)`), or the parentheses themselves.
+    These are a second space, a space before punctuation, a comma before another comma or a period, and in parentheses
+    an otherwise empty piece between commas (`( GAP; born 1900)` becomes `(born 1900)`), or the parentheses themselves.
     """
     if GAP not in text:
         return text
@@ -67,7 +67,7 @@ def _clean_parentheses(match: re.Match[str]) -> str:
 
 
 def _is_hole(piece: str) -> bool:
-    """Whether nothing is left between two commas, or only an introduction: `German: GAP`."""
+    """Whether a piece between two commas is empty without its gaps, or only introduces one: `German: GAP`."""
     if GAP not in piece:
         return False
     rest = piece.replace(GAP, "").strip(_SEPARATORS)

@@ -6,7 +6,7 @@ import re
 
 from bertjax.text.sources.wikipedia.gaps import GAP, replace_nested
 
-# Namespaces whose links are invisible, normalised: valid in every language edition, in addition to its own names.
+# Namespaces whose links are invisible, normalised; every language edition accepts these beside its own names.
 HIDDEN_NAMES = frozenset(("file", "image", "media", "category"))
 
 _BALANCED = re.compile(r"\[\[((?:[^\[\]]++|\[[^\[\]]*+\])*)\]\]")
@@ -14,7 +14,7 @@ _ANY = re.compile(r"\[\[((?:[^\[\]]++|\[(?!\[)|\](?!\]))*)\]\]")
 _FILE = re.compile(
     r"\.(?:jpe?g|png|gif|svg|tiff?|webp|xcf|og[agv]|opus|webm|mp[34]|mpe?g|wav|flac|midi?|djvu?|pdf|stl)$", re.I
 )
-# Language codes, as in [[de:Titel]]; prefixes of other sites look the same.
+# Language codes, as in [[de:Titel]]; the excluded prefixes of other sites look the same.
 _LANGUAGE = re.compile(r"(?!(?:mw|doi|rfc|wmf|voy|wp|arc|cat|hdl|rev)$)(?:[a-z]{2,3}(?:-[a-z]{2,10}){0,3}|simple)")
 _LINKS_ONLY = re.compile(r"^[ \t]*(?:\[\[[^\[\]|:\n]+:[^\[\]\n]*\]\][ \t]*)+$", re.M)
 _PIPE_TRICK = re.compile(r"[(（][^()（）]*[)）]$|[,，].*")
@@ -32,10 +32,10 @@ def normal_name(name: str) -> str:
 
 
 def resolve_links(text: str, hidden_names: frozenset[str]) -> str:
-    """Replace links between pages by the words that a reader sees, and links of files and categories by `GAP`.
+    """Replace links between pages by the words that a reader sees, and links to files and categories by `GAP`.
 
-    `hidden_names` are the normalised names of the edition's namespaces of these. Lines of only prefixed links are
-    removed: they are categories under names that the dump does not list.
+    `hidden_names` are the normalised names of the edition's namespaces for files and categories. Lines that have only
+    prefixed links are removed: they are categories under names that the dump does not list.
     """
     if "[[" not in text:
         return text
@@ -66,6 +66,6 @@ def _words(link: str, hidden_names: frozenset[str]) -> str:
             return GAP
     if not pipe:
         return target.strip().lstrip(":")
-    if "{" not in label:  # of a template or variants of the language
+    if "{" not in label:  # else a template or language variants contain the bar
         label = label.rpartition("|")[2]
     return label if label.strip() else _PIPE_TRICK.sub("", target.rpartition(":")[2].strip()).strip()

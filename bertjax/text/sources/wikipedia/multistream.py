@@ -1,7 +1,7 @@
 """Cut a multistream dump, so that several processes can read one file.
 
 Such a dump (`*-pages-articles-multistream.xml.bz2`) is many bz2 streams in one file: the first holds the part before
-the pages, each other one about a hundred whole pages. bzip2 starts a stream on a whole byte.
+the pages, each of the others about a hundred whole pages. bzip2 starts a stream on a whole byte.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from bertjax.text.sources.source import SourceFile
 _STREAM = re.compile(rb"BZh[1-9]1AY&SY")  # the magic of a stream and of its first block (0x314159265359)
 _STREAM_BYTES = 10
 _WINDOW = 1 << 20  # bytes to search at once
-_FED = 1 << 14  # compressed bytes at once; some streams are smaller
-_HEAD_CAP = 1 << 20  # bytes of text in the first stream; the largest editions have 4 KB
+_FED = 1 << 14  # compressed bytes to decompress at once; some streams are smaller
+_HEAD_CAP = 1 << 20  # most bytes of text in the first stream; the largest editions have 4 KB
 _PAGE = re.compile(rb"\s*<page>")
 _PAGE_OR_END = re.compile(rb"\s*<(?:page|/mediawiki)>")
 
 
 def split(file: SourceFile, count: int) -> list[SourceFile]:
-    """Split a multistream dump into so many spans of bytes, each readable alone; return any other file as it is."""
+    """Split a multistream dump into `count` spans of bytes, each readable alone; returns any other file unchanged."""
     if not file.path.endswith(".bz2") or not is_multistream(file.path):
         return [file]
     edges = [file.size * number // count for number in range(count + 1)]
@@ -52,8 +52,8 @@ def is_multistream(path: str) -> bool:
 def cut_at(path: str, position: int) -> int:
     """The first byte at or after `position` at which the dump can be cut; the file's size if there is none.
 
-    That is the start of a stream that begins with a page or the end of the dump. Compressed data may contain the same
-    magic bytes, but do not decompress to that.
+    This is the start of a stream that begins with a page or the end of the dump. Compressed data may contain a stream's
+    magic bytes by chance, but do not decompress to such text.
     """
     with open_bytes(path) as file:
         if position == 0:
@@ -76,7 +76,7 @@ def _streams(file: BinaryIO, position: int) -> Iterator[int]:
 
 
 def _beginning(file: BinaryIO, start: int) -> bytes:
-    """The first bytes of text of the stream at `start`; nothing if it is not a stream or is damaged."""
+    """The first bytes of text in the stream at `start`; empty if it is damaged or not a stream."""
     file.seek(start)
     stream = bz2.BZ2Decompressor()
     text = b""

@@ -1,8 +1,8 @@
 """Remove the tags of wikitext: comments, extensions such as <ref> and <math>, and HTML.
 
 Dropped with their content: notes, formulas, galleries, maps, music, code blocks, struck-out text, headings, lists and
-tables. Of other HTML only the tags are dropped: <i>, <small>, <code>, <span> occur in sentences, <div> and <blockquote>
-around paragraphs.
+tables. Other HTML loses only its tags: <i>, <small>, <code>, <span> occur in sentences, <div> and <blockquote> around
+paragraphs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def _names(text: str) -> frozenset[str]:
 
 
 _DROPPED = _names(
-    # As in MediaWiki, the first closing tag ends them, whatever is inside.
+    # As in MediaWiki, the first closing tag ends an element, whatever it contains.
     """
     ref references math chem ce gallery timeline score imagemap hiero graph mapframe maplink inputbox categorytree
     indicator templatestyles templatedata charinsert phonos pre includeonly style script rt rp s del strike h1 h2 h3 h4

@@ -1,7 +1,7 @@
-"""Resolve the templates of wikitext: which ones carry words of their sentence, and in which arguments.
+"""Resolve the templates of wikitext: decide which ones carry words of their sentence, and in which arguments.
 
 A dump holds calls of templates, not their output. Most produce boxes, notes and links and are dropped; a few occur in
-the middle of sentences, which would break without their words. `_RULES` lists these. It was chosen by counting the
+the middle of sentences, which would break without their words. `_RULES` lists these. They were chosen by counting the
 templates inside the paragraphs of articles in English, German, French, Russian, Japanese, Chinese, Hebrew, Arabic and
 Thai: quoted and foreign words, quantities, dates, dashes, and links to articles in other languages. Pronunciations,
 coordinates and editors' marks (`citation needed`) are left out, and nothing is calculated: `{{convert|5|km|mi}}`
@@ -39,7 +39,7 @@ def resolve_templates(text: str) -> str:
 
 
 def template_words(call: str) -> str:
-    """The words of one template, given the text between its braces, or `GAP`."""
+    """The words of a template, or `GAP`; `call` is the text between its braces."""
     end = call.find("|")
     name = (call if end < 0 else call[:end]).strip().replace("_", " ")
     key = name.casefold()
@@ -57,7 +57,7 @@ def template_words(call: str) -> str:
 
 
 def _arguments(text: str) -> dict[str, str]:
-    """The arguments by name; unnamed ones by number, from "1"."""
+    """Parse the arguments: values by name, or by number from "1" if unnamed."""
     arguments: dict[str, str] = {}
     number = 0
     for argument in text.split("|"):
@@ -71,7 +71,7 @@ def _arguments(text: str) -> dict[str, str]:
 
 
 def _join(*keys: str, join: str = " ", before: str = "", after: str = "") -> Rule:
-    """The rule that joins the arguments of these numbers or names, if present."""
+    """Make a rule that joins the arguments with these numbers or names, if present."""
 
     def words(arguments: dict[str, str], name: str) -> str:
         joined = join.join(filter(None, (arguments.get(key) for key in keys)))
@@ -81,7 +81,7 @@ def _join(*keys: str, join: str = " ", before: str = "", after: str = "") -> Rul
 
 
 def _either(*keys: str) -> Rule:
-    """The rule for the first present argument of these numbers or names."""
+    """Make a rule that takes the first of these arguments that is present."""
     return lambda arguments, name: next(filter(None, (arguments.get(key) for key in keys)), "")
 
 
@@ -99,7 +99,7 @@ def _ship(arguments: dict[str, str], name: str) -> str:
 
 
 def _quantity(arguments: dict[str, str], name: str) -> str:
-    """`5|to|10|km|mi` is `5 to 10 km`: numbers and what is between them, up to the first unit."""
+    """`5|to|10|km|mi` is `5 to 10 km`: numbers and the words between them, up to the first unit."""
     words = []
     for number in range(1, 8):
         word = arguments.get(str(number), "")
@@ -128,7 +128,7 @@ def _value(arguments: dict[str, str], name: str) -> str:
 
 
 def _since(arguments: dict[str, str], name: str) -> str:
-    """`As of 2010`, with `lc=y` in small letters."""
+    """`As of 2010`; lower case with `lc=y`."""
     if arguments.get("alt"):
         return arguments["alt"]
     year, month, day = (arguments.get(key, "").lstrip("0") for key in ("1", "2", "3"))
@@ -148,7 +148,7 @@ def _joined(arguments: dict[str, str], name: str) -> str:
 
 
 def _passage(*keys: str) -> Rule:
-    """The rule for a quotation that is its own paragraph."""
+    """Make a rule for a quotation that forms its own paragraph."""
     find = _either(*keys)
 
     def words(arguments: dict[str, str], name: str) -> str:

@@ -34,9 +34,9 @@ _HIDDEN_VARIANT = frozenset("HTD-")  # flags of rules and titles, which are invi
 
 
 def paragraphs(text: str, hidden_names: frozenset[str]) -> list[str]:
-    """The prose of a page's wikitext: paragraphs without newlines, each with a letter or digit.
+    """Extract the prose of a page's wikitext: paragraphs without newlines, each with a letter or digit.
 
-    `hidden_names` are the names of the namespaces of files and categories, as in `resolve_links`.
+    `hidden_names` are the names of the namespaces for files and categories, as in `resolve_links`.
     """
     text = drop_opaque(without_marks(text))
     text = resolve_templates(resolve_links(text, hidden_names))
@@ -47,7 +47,7 @@ def paragraphs(text: str, hidden_names: frozenset[str]) -> list[str]:
 
 
 def _first_variant(match: re.Match[str]) -> str:
-    """The first variant of a rule without nested rules: 计算机 for `-{zh-hans:计算机;zh-hant:電腦}-`, a for `-{a}-`."""
+    """Choose the first variant of a rule without nested rules: 计算机 for `-{zh-hans:计算机;zh-hant:電腦}-`."""
     flags, pipe, text = match[1].rpartition("|")
     if pipe and _HIDDEN_VARIANT.intersection(map(str.strip, flags.split(";"))):
         return GAP
@@ -63,7 +63,7 @@ def _blocks(text: str) -> Iterator[str]:
 
     After `unindent`, a line that begins with a space is preformatted: a program or diagram, not prose.
     """
-    held: list[str] = []
+    block: list[str] = []
     lines = text.split("\n")
     for line in _outside_tables(lines) if "{|" in text else lines:
         start = line.lstrip(_ASIDE)
@@ -71,13 +71,13 @@ def _blocks(text: str) -> Iterator[str]:
             continue  # a line without visible text
         prose = start and line[0] != " " and not start.startswith(_NO_PROSE) and not _is_heading(start)
         rule = start.startswith("----")
-        if held and (rule or not prose):
-            yield " ".join(held)
-            held = []
+        if block and (rule or not prose):
+            yield " ".join(block)
+            block = []
         if prose:
-            held.append(_without_quotes(start.lstrip("-") if rule else line))
-    if held:
-        yield " ".join(held)
+            block.append(_without_quotes(start.lstrip("-") if rule else line))
+    if block:
+        yield " ".join(block)
 
 
 def _is_heading(line: str) -> bool:
@@ -85,7 +85,7 @@ def _is_heading(line: str) -> bool:
 
 
 def _outside_tables(lines: list[str], headings_close: bool = False) -> list[str]:
-    """The lines outside tables; if a table is never closed, tables end at headings."""
+    """Drop the lines of tables; if a table is never closed, tables end at headings."""
     outside, depth = [], 0
     for line in lines:
         start = line.lstrip(f"{_ASIDE}:")
@@ -115,9 +115,9 @@ def _without_quotes(line: str) -> str:
 
 
 def _apostrophe(line: str) -> int:
-    """Where three apostrophes are a letter and italics (`l'''Humanité''`), by MediaWiki's rule; -1 if nowhere.
+    """Find where three apostrophes are a letter and italics (`l'''Humanité''`), by MediaWiki's rule; -1 if nowhere.
 
-    That is if both bold and italics would stay open: after a word of one letter, else after a longer one.
+    The rule applies if both bold and italics would stay open: after a word of one letter, else after a longer one.
     """
     runs = [(match.start(), match.end() - match.start()) for match in _QUOTES.finditer(line)]
     bold = [start for start, length in runs if length == 3]
@@ -132,7 +132,7 @@ def _apostrophe(line: str) -> int:
 
 
 def _prose(text: str) -> str:
-    """Remove the rest of the markup of a paragraph; empty if it has neither letter nor digit."""
+    """Remove the remaining markup of a paragraph; returns '' if it has neither letter nor digit."""
     text = resolve_external_links(text.replace(JOINT, ""))
     if "__" in text:
         text = _SWITCH.sub(lambda match: match[0] if match[1] != match[1].upper() else GAP, text)
