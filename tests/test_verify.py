@@ -175,7 +175,7 @@ def test_exit_codes_and_coreutils(made: dict[str, Path], tmp_path: Path, capfd: 
     flip(export / "model.safetensors", 12_345)
     assert main(["run", "verify", str(export), str(made["store"])]) == DAMAGED
     told = capfd.readouterr().out
-    assert f"DAMAGED {export / 'model.safetensors'}: its SHA-256 is not the one in SHA256SUMS" in told
+    assert f"DAMAGED {export / 'model.safetensors'}: its SHA-256 differs from the one in SHA256SUMS" in told
     assert f"export {export}: 1 finding\n" in told and ": OK" in told
     (tmp_path / "nothing").mkdir()
     for path, message in ((tmp_path / "nothing", "nothing there that bertjax wrote"), ("nowhere", "no such folder")):

@@ -1,4 +1,4 @@
-"""Directories below `data.root` that appear atomically, named after a fingerprint of their inputs."""
+"""Directories under `data.root` that appear atomically, named after a fingerprint of their inputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
 def acquire(file: IO[str], shared: bool = False) -> None:
-    """Lock an open file, waiting for it: exclusively, or `shared` with other shared holders."""
+    """Lock an open file, waiting if necessary: exclusively, or `shared` with other shared holders."""
     _flock(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
 
 
@@ -51,7 +51,7 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def require_inputs(recorded: Any, inputs: str, directory: AnyPath) -> None:
-    """Raise ValueError unless a directory records these inputs: its name has only their first digits."""
+    """Raise ValueError unless a directory records these inputs; its name has only their first digits."""
     if recorded != inputs:
         raise ValueError(f"{directory} was made from other inputs ({recorded}, needed {inputs}); delete it")
 
@@ -85,7 +85,7 @@ def removed_if_invalid(folder: AnyPath) -> Iterator[None]:
 
 @contextlib.contextmanager
 def explaining_full_disk(folder: AnyPath, bytes_needed: Callable[[], int]) -> Iterator[None]:
-    """Raise an OSError for a full disk again, with the bytes that a local `folder` needs and those that are free."""
+    """Re-raise an OSError for a full disk with the bytes that a local `folder` needs and the free bytes."""
     try:
         yield
     except OSError as error:
@@ -94,31 +94,31 @@ def explaining_full_disk(folder: AnyPath, bytes_needed: Callable[[], int]) -> It
         free = shutil.disk_usage(folder.parent).free
         raise OSError(
             error.errno,
-            f"cannot write {folder} ({error.strerror}): about {bytes_needed() / 1e6:.1f} MB are needed there, "
-            f"{free / 1e6:.1f} MB are free; make room, or set data.root to a larger disk",
+            f"cannot write {folder} ({error.strerror}): about {bytes_needed() / 1e6:.1f} MB are needed there, but "
+            f"only {free / 1e6:.1f} MB are free; make room, or set data.root to a larger disk",
         ) from error
 
 
 def exclusive_lock(root: AnyPath, name: str = "") -> contextlib.AbstractContextManager[None]:
-    """Hold the exclusive lock of `root`, or of the directory `name` that is made in it, waiting for it.
+    """Hold the exclusive lock on `root`, or on the directory `name` that is made in it, waiting if necessary.
 
     A remote root has no locks: run one job at a time.
     """
-    return _locked(root, name, shared=False)
+    return _lock(root, name, shared=False)
 
 
 def shared_lock(root: AnyPath, name: str = "") -> contextlib.AbstractContextManager[None]:
-    """Hold the same lock with other shared holders, waiting for an exclusive one."""
-    return _locked(root, name, shared=True)
+    """Hold the lock of `exclusive_lock` together with other shared holders, waiting for an exclusive one."""
+    return _lock(root, name, shared=True)
 
 
 @contextlib.contextmanager
-def _locked(root: AnyPath, name: str, shared: bool) -> Iterator[None]:
+def _lock(root: AnyPath, name: str, shared: bool) -> Iterator[None]:
     if not isinstance(root, Path):
         yield
         return
     root.mkdir(parents=True, exist_ok=True)
-    # It stays: another process may be waiting for a file that this one would remove.
+    # The file is never removed, because another process may be waiting for its lock.
     with open(root / f".lock{name and f'-{name}'}", "w") as lock:
         acquire(lock, shared)
         yield
@@ -138,7 +138,7 @@ def publish(file: Path, folder: AnyPath) -> None:
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Swap two directories atomically. Returns False, with nothing changed, where that is unsupported.
+    """Swap two directories atomically. Returns False, with nothing changed, if that is unsupported.
 
     Linux supports it (renameat2(2), RENAME_EXCHANGE) on most local filesystems.
     """

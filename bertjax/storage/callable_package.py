@@ -1,4 +1,4 @@
-"""Packages that share their name with a function of `bertjax`, which they replace once they are imported."""
+"""Callable packages: they stand in for the function of `bertjax` whose name they take when they are imported."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 
 class _CallablePackage(ModuleType):
-    """A package that is callable like the function of its name in `bertjax`."""
+    """A package that can be called like the function with its name in `bertjax`."""
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        above, _, name = self.__name__.rpartition(".")
-        return getattr(importlib.import_module(above), f"_{name}")(*arguments, **options)
+        parent, _, name = self.__name__.rpartition(".")
+        return getattr(importlib.import_module(parent), f"_{name}")(*arguments, **options)
 
 
 def make_callable(package: str) -> None:

@@ -1,4 +1,4 @@
-"""Read small files whole within a bound, and write files atomically: readers see the old file or the new one."""
+"""Read small files whole, up to a bound, and write files atomically: readers see the old file or the new one."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import BinaryIO
 
 from bertjax.storage.remote import AnyPath, RemotePath, file_size, open_bytes
 
-# Errors of a write or a sync; Python puts the file name only into errors of opening.
+# Errors of a write or a sync, to which Python does not add the file name.
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
-MOST_WHOLE = 64 << 20  # bytes of a file that is read whole: vocabularies have 40 MB at most
+MOST_WHOLE = 64 << 20  # most bytes of a file that is read whole; vocabularies have up to 40 MB
 
 
 def read_whole(path: AnyPath, most: int = MOST_WHOLE) -> bytes:
-    """Read a whole file. Raises ValueError, without reading on, if it has more than `most` bytes."""
+    """Read a whole file. Raises ValueError, without reading it to the end, if it has more than `most` bytes."""
     if (size := file_size(str(path))) <= most:
         with open_bytes(str(path)) as file:
             content = file.read(most + 1)  # a pipe has a size of 0
         if (size := len(content)) <= most:
             return content
-    raise ValueError(f"{path}: {size:,} bytes, and at most {most:,} are read of such a file; is it the right one?")
+    raise ValueError(f"{path}: {size:,} bytes, but such a file has at most {most:,}; is it the right one?")
 
 
 @contextlib.contextmanager
@@ -53,9 +53,9 @@ def replace_bytes(path: AnyPath, content: bytes) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a file for writing that replaces `path` atomically on exit; after an error, `path` is unchanged.
+    """Open a temporary file that replaces `path` atomically on exit; after an error, `path` is unchanged.
 
-    It is a temporary file in the same directory, which is synced and renamed.
+    The temporary file is in the same directory, and is synced before it is renamed.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -69,7 +69,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_durably(path: AnyPath, content: bytes) -> None:
-    """Write a file so that after a crash at any moment it is complete or absent."""
+    """Write a file so that it is complete or absent after a crash at any moment."""
     if isinstance(path, RemotePath):
         path.write_bytes(content)
         return

@@ -1,4 +1,4 @@
-"""Import libraries without their heavy optional dependencies, and report missing ones before the work."""
+"""Import libraries without their heavy optional dependencies, and report missing ones before long work."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ONE_AT_A_TIME = threading.Lock()  # `without` affects all threads
 def without(*modules: str) -> Iterator[None]:
     """Hide modules that are not imported yet, as if they were not installed.
 
-    For libraries that try `import torch` and work without it: that saves seconds of start-up.
+    For libraries that try `import torch` but work without it; hiding it saves seconds of start-up.
     """
     hidden = [name for name in modules if name not in sys.modules]
     loaded: dict[str, Any] = sys.modules
@@ -42,10 +42,10 @@ def require_package(module: str, install: str, what: str, called: str = "") -> N
     `what` is the option or value that needs it, `install` the argument for pip, `called` the library's name.
     """
     if module in sys.modules:
-        is_there = sys.modules[module] is not None
+        is_installed = sys.modules[module] is not None
     else:
-        is_there = importlib.util.find_spec(module) is not None
-    if not is_there:
+        is_installed = importlib.util.find_spec(module) is not None
+    if not is_installed:
         raise ModuleNotFoundError(f"{what}: {called or module} is not installed; pip install {install}")
 
 
@@ -54,12 +54,12 @@ class Member(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name in the registry."""
+        """The name in the registry."""
         ...
 
     @property
     def needs(self) -> tuple[str, str] | None:
-        """The optional module that it imports, and the argument for pip."""
+        """The optional module that the member imports, and the argument for pip; None if there is none."""
         ...
 
 
@@ -67,7 +67,7 @@ M = TypeVar("M", bound=Member)
 
 
 def choose_members(members: Mapping[str, M], names: Sequence[str], key: str) -> list[M]:
-    """The members of these names, which are the value of the setting `key`, in order.
+    """Look up members by `names`, the value of the setting `key`, in order.
 
     Raises ValueError for an unknown name, with the nearest one, and for a missing package.
     """
@@ -87,7 +87,7 @@ def choose_members(members: Mapping[str, M], names: Sequence[str], key: str) -> 
 def quiet_libtpu() -> None:
     """Silence libtpu on a machine without a TPU; call it before jax is imported.
 
-    jax tries every accelerator whose library is installed. With a TPU on the PCI bus nothing is silenced.
+    jax tries every accelerator whose library is installed. Does nothing if the PCI bus has a TPU.
     """
     vendors = (path.read_text(errors="replace").strip() for path in PCI_DEVICES.glob("*/vendor"))
     if _GOOGLE not in vendors:
@@ -96,16 +96,16 @@ def quiet_libtpu() -> None:
 
 @contextmanager
 def tensorflow_ahead() -> Iterator[None]:
-    """Import TensorFlow in a thread, which takes seconds, while this one compiles.
+    """Import TensorFlow, which takes seconds, in a thread while this one compiles.
 
-    Its errors are left to the import that needs it.
+    Ignores errors, because the import that needs TensorFlow raises them again.
     """
 
     def run() -> None:
         with suppress(Exception):
             import_tensorflow()
 
-    # TensorFlow imports requests, which adds this filter; jax, leaving `catch_warnings` meanwhile, would drop it.
+    # TensorFlow imports requests, which adds this filter. If jax leaves `catch_warnings` meanwhile, it would be lost.
     warnings.filterwarnings("ignore", message="SOCKS support in urllib3")
     thread = threading.Thread(target=run, name="import-tensorflow")
     thread.start()
@@ -124,7 +124,7 @@ def import_tensorflow(required: bool = False) -> ModuleType | None: ...
 
 
 def import_tensorflow(required: bool = False) -> ModuleType | None:
-    """Import TensorFlow without log messages and accelerators. Returns None if it is neither installed nor required."""
+    """Import TensorFlow without log messages and accelerators. Returns None if it is not installed and not required."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # oneDNN logs a message, and TensorFlow does no arithmetic here
     try:

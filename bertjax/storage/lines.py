@@ -18,17 +18,17 @@ from bertjax.storage.remote import RemoteError, is_remote, open_bytes
 from bertjax.storage.utf8 import UTF8, FileAccessError, ReadCounts, Utf8, transcoded
 
 CHUNK = 1 << 20  # bytes of text read at once
-LINE_CAP = 1 << 20  # bytes; a line that is longer by a chunk or more is cut
+LINE_CAP = 1 << 20  # bytes; a line that exceeds it by a chunk or more is cut
 RECORD_CAP = 32 << 20  # bytes of a record (a line, or a row of another format), which is never cut
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
-_FED = 1 << 10  # compressed bytes at once; 4 bytes of Zstandard can expand to 128 KiB, so output is at most 32 MiB
+_FED = 1 << 10  # compressed bytes at once; 4 bytes of Zstandard can expand to 128 KiB, so these to at most 32 MiB
 _ZSTD_WINDOW = 1 << 31  # bytes, `zstd --long=31`; memory is touched only as far as a file expands
 
-# Bytes [start, end) of a file: compressed ones between whole streams of .bz2 or frames of .zst, or any of a plain file
+# Bytes [start, end) of a file: whole streams of a .bz2 file, whole frames of a .zst file, or any bytes of a plain file
 Span = tuple[int, int]
 LINE_END = re.compile(rb"\n")
 BLANK_LINE = re.compile(rb"\n\r?\n")
-_HELD = 2  # bytes of a chunk with which the end of a record may begin
+_OVERLAP = 2  # last bytes of a chunk, with which the end of a record may begin
 _FILE_END = 1 << 62
 
 
@@ -43,12 +43,12 @@ def read_lines(
 ) -> Iterator[str]:
     """Yield the lines of a text file without their ends (LF, CRLF or CR), decompressed by suffix.
 
-    A line of more than `cap` + `CHUNK` bytes is never held: `on_cut` gets its number (from 1), and pieces of at most
-    `cap` bytes are yielded, cut at spaces where there are any; if `on_cut` returns True, an empty line is yielded
-    instead. The cuts depend on the text, not on its compression. With `record_end`, a span has whole records: from the
-    first end of a record in it, or the beginning of the file, to the first one behind it. NUL bytes and invalid UTF-8
-    become U+FFFD, counted in `counts`. Raises ValueError naming the file and the byte offset in the decompressed text
-    if there are more of them than `Utf8` accepts, and for damaged compressed data.
+    A line of more than `cap` + `CHUNK` bytes is never held in memory: `on_cut` gets its number (from 1), and pieces of
+    at most `cap` bytes are yielded, cut at spaces if there are any; if `on_cut` returns True, an empty line is yielded
+    instead. The cuts depend on the text, not on its compression. With `record_end`, a span yields whole records: from
+    the first end of a record in it, or the beginning of the file, to the first end of a record after it. NUL bytes and
+    invalid UTF-8 become U+FFFD, counted in `counts`. Raises ValueError naming the file and the byte offset in the
+    decompressed text if there are more of them than `Utf8` accepts, and for damaged compressed data.
     """
     name = path if span is None else f"{path}, bytes {span[0]} to {span[1]}"
     remedy = _remedy(path) if encoding == UTF8 else "correct data.encoding, or leave the file out of the source"
@@ -84,42 +84,41 @@ def read_lines(
 
 
 def _whole_records(
-    inside: Iterator[bytes], behind: Iterator[bytes], is_first: bool, record_end: re.Pattern[bytes]
+    inside: Iterator[bytes], after: Iterator[bytes], is_first: bool, record_end: re.Pattern[bytes]
 ) -> Iterator[bytes]:
-    """The chunks of a span from the first end of a record in it, or its beginning, to the first one behind it.
+    """Yield a span's chunks from the first end of a record in it, or its beginning, to the first one after it.
 
-    Spans that follow each other so have every record once: the one that crosses an edge, or begins there, is in the
-    earlier span.
+    Adjacent spans then yield every record once: a record that crosses an edge, or begins there, is in the earlier span.
     """
-    held, is_skipping = b"", not is_first
+    tail, is_skipping = b"", not is_first
     for chunk in inside:
         if not is_skipping:
             yield chunk
             continue
-        held = held[-_HELD:] + chunk
-        if match := record_end.search(held):
+        tail = tail[-_OVERLAP:] + chunk
+        if match := record_end.search(tail):
             is_skipping = False
-            yield held[match.end() :]
+            yield tail[match.end() :]
     begin = 0
-    if is_skipping:  # no record ends in the span, but its end may begin there
-        held, first = held[-_HELD:], next(behind, b"")
-        match = record_end.search(held + first)
-        if not match or match.start() >= len(held):
+    if is_skipping:  # no end of a record lies within the span, but one may begin there
+        tail, first = tail[-_OVERLAP:], next(after, b"")
+        match = record_end.search(tail + first)
+        if not match or match.start() >= len(tail):
             return
-        begin, behind = match.end() - len(held), itertools.chain([first], behind)
-    held = b""
-    for chunk in behind:
-        if match := record_end.search(held + chunk):
-            yield chunk[begin : match.end() - len(held)]
+        begin, after = match.end() - len(tail), itertools.chain([first], after)
+    tail = b""
+    for chunk in after:
+        if match := record_end.search(tail + chunk):
+            yield chunk[begin : match.end() - len(tail)]
             return
         yield chunk[begin:]
-        begin, held = 0, (held + chunk)[-_HELD:]
+        begin, tail = 0, (tail + chunk)[-_OVERLAP:]
 
 
 def read_table(
     content: bytes, origin: str, *, called: str, form: str, is_row: Callable[[list[str]], bool]
 ) -> dict[str, list[str]]:
-    """Parse tab-separated lines into first field -> other fields; `origin` names the file in messages.
+    """Parse tab-separated lines into a map from the first field to the others; `origin` names the file in messages.
 
     Raises ValueError naming the line if it is not UTF-8 (`called` is the kind of file), if its fields are not a row
     (`form` describes one), or if its first field repeats.
@@ -135,13 +134,13 @@ def read_table(
         if not is_row(fields):
             raise ValueError(f"{location}: {text[:80]!r}; a line has {form} between")
         if fields[0] in table:
-            raise ValueError(f"{location}: {fields[0]!r} has a line already; remove one of them")
+            raise ValueError(f"{location}: {fields[0]!r} already has a line; remove one of them")
         table[fields[0]] = fields[1:]
     return table
 
 
 def refuse_record(reason: str, records: int = 1) -> None:
-    """Raise ValueError for records that cannot be read, the default of readers that may leave them out instead."""
+    """Raise ValueError for records that cannot be read; the default for readers that may leave them out instead."""
     raise ValueError(reason) from None
 
 
@@ -151,7 +150,7 @@ def csv_records(
     """Yield (number of the first line, fields) of each CSV record; a blank line has no fields.
 
     `dialect` has the options of `csv.reader`. A malformed record is left out, and `on_bad` gets the reason, with `path`
-    and the line, and the number of lines: a stray quotation mark makes one record of all rows to the next one.
+    and the line, and the number of lines, since a stray quotation mark joins all rows up to the next mark.
     """
     csv.field_size_limit(RECORD_CAP)  # texts may exceed the default, 128 KiB
     reader = csv.reader(lines, strict=True, **dialect)
@@ -162,7 +161,7 @@ def csv_records(
         except csv.Error as error:
             on_bad(
                 f"{path}:{reader.line_num}: bad CSV ({error}) in the row of line {first}; put fields with a "
-                "separator, quotation mark or new line between quotation marks, double those within",
+                "separator, quotation mark or line break between quotation marks, and double quotation marks in them",
                 max(reader.line_num - first + 1, 1),
             )
             continue
@@ -183,7 +182,7 @@ def _remedy(path: str) -> str:
         return "the compressed data may be damaged (test them with the compressor's -t)"
     return (
         "convert the file (iconv -f {encoding} -t utf-8) or leave it out of the source; "
-        f"compressed files are known by {', '.join(COMPRESSED)}, archives must be unpacked"
+        f"compressed files are recognised by {', '.join(COMPRESSED)}, archives must be unpacked"
     )
 
 
@@ -197,7 +196,7 @@ def _cut(line: bytes, cap: int) -> int:
 
 
 def read_chunks(path: str, name: str, span: Span | None = None) -> Iterator[bytes]:
-    """Yield the decompressed bytes in chunks of `CHUNK`, all full but the last, however they are compressed.
+    """Yield the decompressed bytes in chunks of `CHUNK`; only the last may be shorter.
 
     `name` names the file in messages. Raises ValueError for damaged compressed data, FileAccessError for an OSError.
     """
@@ -266,8 +265,8 @@ class _Slice(io.RawIOBase):
 class _Frames(io.RawIOBase):
     """Decompress a file of any number of frames (bz2 and xz call them streams).
 
-    Kept because the libraries' readers do not detect a truncated Zstandard file, and silently drop the rest of a bz2 or
-    xz file after damage at the beginning of a stream.
+    Needed because the libraries' readers do not detect a truncated Zstandard file, and silently drop the rest of a bz2
+    or xz file after damage at the beginning of a stream.
     """
 
     def __init__(self, file: BinaryIO | _Slice, begin: Callable[[], Any], error: type[Exception]) -> None:
@@ -292,7 +291,7 @@ class _Frames(io.RawIOBase):
         self._input = self._input or self._file.read(_FED)
         if not self._input:
             if self._fed:
-                raise EOFError("the last frame is not complete")
+                raise EOFError("the last frame is incomplete")
             return False
         if not self._fed:
             self._input = self._input.lstrip(b"\0")  # padding of .xz files

@@ -1,16 +1,16 @@
-"""The limit of open files of this process."""
+"""Raise this process's limit on open files."""
 
 from __future__ import annotations
 
 import contextlib
 
-MOST_OPEN = 1 << 20  # programs that close every possible descriptor are slow with the billion of some containers
+MOST_OPEN = 1 << 20  # some containers allow a billion, which slows programs that close every possible descriptor
 
 
 def raise_open_file_limit() -> None:
-    """Raise the soft limit of open files to the hard limit, at most to `MOST_OPEN`; processes started later inherit it.
+    """Raise the soft limit on open files to the hard limit, up to `MOST_OPEN`; child processes inherit it.
 
-    A token store keeps its files open, and process 0 of a run has a connection to each of the others.
+    A run needs many: process 0, for example, has a connection to each of the others.
     """
     try:
         import resource

@@ -1,7 +1,7 @@
-"""Progress of a long job: what can be counted with an ETA, and signs of life for the rest.
+"""Report the progress of a long job: countable work with an ETA, signs of life for other work.
 
-On a terminal there is one live line. Elsewhere (a log file, a pipe) nothing is printed about work of under ten seconds,
-and one line a minute about the rest.
+On a terminal there is one live line. Elsewhere (a log file, a pipe) nothing is printed about work that takes less than
+ten seconds, and one line a minute about longer work.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Progress = Callable[[str, int, int], None]
 
 NOTICEABLE = 10.0  # seconds; shorter work is not reported off a terminal
 LINE_EVERY = 60.0  # seconds between lines off a terminal
-_LOOK_EVERY = 0.25  # seconds
+_POLL_SECONDS = 0.25
 _SILENT = 1.0  # seconds without output before the live line names the current work
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _SCALES = ((1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB"))
@@ -59,7 +59,7 @@ class LiveLine:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._stream: TextIO | None = None  # where the line is shown now
+        self._stream: TextIO | None = None  # the terminal that shows the line now
         self._frame = 0
 
     def show(self, text: str, stream: TextIO) -> None:
@@ -82,7 +82,7 @@ class LiveLine:
 
     @contextlib.contextmanager
     def erased_by_output(self) -> Iterator[None]:
-        """Erase the line before anything is written to stdout or stderr, where they are terminals."""
+        """Erase the line before anything is written to stdout or stderr, if they are terminals."""
         with contextlib.ExitStack() as stack:
             for name, redirect in (("stdout", contextlib.redirect_stdout), ("stderr", contextlib.redirect_stderr)):
                 stream = getattr(sys, name)
@@ -136,10 +136,10 @@ class Signs:
     def doing(
         self, what: str | Callable[[], str], first_after: float | None = None, later_every: float = LINE_EVERY
     ) -> Iterator[None]:
-        """Report `what` while the work inside takes long; an inner one replaces an outer one.
+        """Report `what` while the work inside takes long; an inner call replaces an outer one.
 
-        Off a terminal it is printed after `first_after` silent seconds (ten), then after every `later_every`. A
-        function returns the whole line; a string gets the time added.
+        Without a terminal it is printed after `first_after` silent seconds (default: ten), then every `later_every`.
+        A function returns the whole line; to a string the elapsed time is added.
         """
         work = _Work(what, self._clock(), NOTICEABLE if first_after is None else first_after, later_every)
         self._doing.append(work)
@@ -188,7 +188,7 @@ class Signs:
         return self._line(work)
 
     def live(self) -> str | None:
-        """The text of the live line; None if something was printed just now, or nothing is being done."""
+        """The text of the live line; None if something was printed recently, or nothing is being done."""
         if not self._doing or self._clock() - self._last < _SILENT:
             return None
         return self._line(self._doing[-1])
@@ -199,7 +199,7 @@ class Signs:
         return f"{work.what[0].upper()}{work.what[1:]}… ({duration(self._clock() - work.since)})"
 
     def _speak(self, over: threading.Event) -> None:
-        while not over.wait(_LOOK_EVERY):
+        while not over.wait(_POLL_SECONDS):
             voice = self._voices[-1]
             if voice.show is not None:
                 if (text := self.live()) is not None:
@@ -222,7 +222,7 @@ SIGNS = Signs()  # of this process
 
 
 class LineTimer:
-    """Tells when a line about a job is due off a terminal: not in its first ten seconds, then once a minute."""
+    """Schedules lines about a job without a terminal: none in its first ten seconds, then one a minute."""
 
     def __init__(self, now: float, first_after: float = NOTICEABLE, every: float = LINE_EVERY) -> None:
         self._began, self._first_after, self._every = now, first_after, every
@@ -237,33 +237,33 @@ class LineTimer:
         return now - self._began >= self._first_after
 
     def restart(self, now: float) -> None:
-        """Wait for the next line from now on, because one is printed."""
+        """Restart the wait for the next line, because one is printed."""
         self._last = now
 
 
 class ProgressLine:
-    """One live line with an ETA on a terminal; elsewhere a line a minute about what takes ten seconds or more."""
+    """One live line with an ETA on a terminal; elsewhere a line a minute about work of ten seconds or more."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
         self._what, self._started, self._timer = "", 0.0, LineTimer(0.0)
-        self._already = 0  # done before an interruption; does not count for the speed
+        self._already = 0  # amount done before an interruption, which does not count for the speed
 
     def __call__(self, what: str, done: int, total: int) -> None:
         """Report `done` of `total`; a new `what` starts a new line, `done == total` ends it."""
         now = time.monotonic()
         if what != self._what:
             self._what, self._started, self._already, self._timer = what, now, done, LineTimer(now)
-        ended = done >= total
-        if self._stream.isatty() and not ended:
+        is_finished = done >= total
+        if self._stream.isatty() and not is_finished:
             LIVE.show(self._line(done, total, now), self._stream)
             SIGNS.spoke()
-        elif self._timer.is_noticeable(now) if ended else self._timer.is_due(now):
+        elif self._timer.is_noticeable(now) if is_finished else self._timer.is_due(now):
             self._timer.restart(now)
             LIVE.erase()
             print(self._line(done, total, now), file=self._stream, flush=True)
             SIGNS.spoke()
-        if ended:
+        if is_finished:
             LIVE.erase()
             self._what = ""
 

@@ -1,4 +1,4 @@
-"""Runs whose directory is a URL: which job owns one, and the staging directory of each process.
+"""Runs whose directory is a URL: ownership by one job, and a staging directory for each process.
 
 Object storage has no locks. The job that started last owns the run, and an earlier job stops at its next save, so that
 a job restarted after preemption need not wait for a lease to expire.
@@ -24,7 +24,7 @@ from typing import IO
 from bertjax.storage.atomic_directories import try_acquire
 from bertjax.storage.remote import DEFAULT_CACHE, AnyPath, RemotePath
 
-OWNER_FILE = "owner.json"  # within the run's directory
+OWNER_FILE = "owner.json"  # in the run's directory
 
 
 class LostClaim(RuntimeError):
@@ -36,8 +36,8 @@ class LostClaim(RuntimeError):
 class Claim:
     """One job's ownership of a run: an object that process 0 writes, with an id drawn when the job starts.
 
-    It is read again before each write to the run. If another job starts between that read and the write, both jobs do
-    this one write, and only the later job writes after it.
+    The object is read again before each write to the run. If another job starts between that read and the write, both
+    jobs do this one write, and only the later job writes after it.
     """
 
     def __init__(self, run: RemotePath) -> None:
@@ -65,7 +65,7 @@ class Claim:
         if owner.get("job") != self._owner["job"]:
             raise LostClaim(
                 f"{self.run}: another job trains there now (process {owner.get('process')} on {owner.get('host')}, "
-                f"since {owner.get('since')}, as {self._file} says); this one stops and writes nothing more. Stop the "
+                f"since {owner.get('since')}; see {self._file}); this job stops and writes nothing more. Stop the "
                 "other one, or use another --run-dir"
             )
 
@@ -81,7 +81,7 @@ class Claim:
         except FileNotFoundError:
             return None
         except (ValueError, RecursionError):
-            return {}  # not ours in any case
+            return {}  # certainly not this job's
         return owner if isinstance(owner, dict) else {}
 
     def _write(self, ended: str | None) -> None:
@@ -104,7 +104,7 @@ class StagingDir:
 
 @contextlib.contextmanager
 def staging_dir(run: RemotePath, cache_dir: str, process: int) -> Iterator[StagingDir]:
-    """Make a process's staging directory of a run, below `data.cache_dir`, and remove it on exit.
+    """Make a process's staging directory for a run, under `data.cache_dir`, and remove it on exit.
 
     Does not claim the run. Raises ValueError if the same process of the same run is already running on this machine.
     """
@@ -113,7 +113,7 @@ def staging_dir(run: RemotePath, cache_dir: str, process: int) -> Iterator[Stagi
     cache.mkdir(parents=True, exist_ok=True)
     with folder.with_suffix(".lock").open("w") as lock:
         refuse_a_second(lock, run)
-        shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
+        shutil.rmtree(folder, ignore_errors=True)  # left by a killed process
         folder.mkdir()
         claim = Claim(run) if process == 0 else None
         try:
@@ -128,7 +128,7 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-UPLOAD_SECONDS = 60.0  # between two uploads in the background; each sends whole objects
+UPLOAD_SECONDS = 60.0  # between two background uploads, each of which sends whole objects
 
 
 class Mirror:
@@ -137,13 +137,13 @@ class Mirror:
     def __init__(self, folder: Path, target: RemotePath, claim: Claim, seconds: float = UPLOAD_SECONDS) -> None:
         self._folder, self._target, self._claim, self._seconds = folder, target, claim, seconds
         self._sent: dict[Path, tuple[int, int]] = {}
-        self._alone = threading.Lock()
+        self._uploading = threading.Lock()
         self._thread: threading.Thread | None = None
         self._last = time.monotonic()
 
     def publish(self) -> None:
         """Upload the changed files and wait. Raises LostClaim if another job owns the run."""
-        with self._alone:
+        with self._uploading:
             self._last = time.monotonic()
             states = {path: _state(path) for path in sorted(self._folder.rglob("*")) if path.is_file()}
             changed = [path for path, state in states.items() if self._sent.get(path) != state]
@@ -157,7 +157,7 @@ class Mirror:
     @property
     def is_due(self) -> bool:
         """Whether the last upload was long enough ago and none is running."""
-        return not self._alone.locked() and time.monotonic() - self._last >= self._seconds
+        return not self._uploading.locked() and time.monotonic() - self._last >= self._seconds
 
     def publish_in_background(self) -> None:
         """Upload the changed files in the background."""

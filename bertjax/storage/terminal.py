@@ -1,4 +1,4 @@
-"""Text for people: bold, dim and coloured on a terminal, plain everywhere else; short lists and rounded numbers."""
+"""Format text for people: bold, dim and coloured on a terminal, plain elsewhere; short lists and rounded numbers."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from typing import TextIO
 
 
 def is_styled(stream: TextIO | None = None) -> bool:
-    """Whether a stream, by default stdout, is a terminal that shows colours, which NO_COLOR or TERM=dumb turn off."""
+    """Whether a stream (default: stdout) is a terminal that shows colours; NO_COLOR or TERM=dumb turn them off."""
     return (stream or sys.stdout).isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def bold(text: str) -> str:
-    """Mark a heading."""
+    """Style a heading."""
     return _styled("1", text)
 
 
 def dim(text: str) -> str:
-    """Mark what matters least, such as a path."""
+    """Style less important text, such as a path."""
     return _styled("2", text)
 
 
 def good(text: str) -> str:
-    """Mark what is better than its baseline."""
+    """Style a value that is better than its baseline."""
     return _styled("32", text)
 
 
 def bad(text: str) -> str:
-    """Mark what is worse than its baseline, or a warning."""
+    """Style a value that is worse than its baseline, or a warning."""
     return _styled("31", text)
 
 
 def first_names(names: Iterable[object], most: int = 5) -> str:
-    """List the first names of many: `a, b and 5 more`; `none` without any."""
+    """List the first of many names: `a, b and 5 more`; `none` if there are none."""
     words = [str(name) for name in names]
     more = f" and {len(words) - most:,} more" if len(words) > most else ""
     return f"{', '.join(words[:most]) or 'none'}{more}"
 
 
 def three_digits(value: float) -> str:
-    """Write a number with three significant digits: 0.0123, 1.23, and 2,250 rather than 2.25e+03."""
+    """Format a number with three significant digits: 0.0123, 1.23, and 2,250 rather than 2.25e+03."""
     return f"{float(f'{value:.3g}'):,.12g}"
 
 

@@ -1,4 +1,4 @@
-"""Decode text: invalid bytes become U+FFFD and are counted; a file with more than 1 % of them is refused."""
+"""Decode text: replace invalid bytes by U+FFFD and count them; refuse a file with more than 1 % of them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 UTF8 = "utf-8"
 MOST_REPLACED = 0.01  # share of a file's characters that may be replaced; with more, the file is not UTF-8 text
-JUDGED_EARLY = 16 << 20  # characters; a file is refused early if its share exceeds the limit for this many
+JUDGED_EARLY = 16 << 20  # characters; a file is refused early if its replacements exceed the share of this many
 
-LISTED_RECORDS = 5  # that were left out
+LISTED_RECORDS = 5  # of the records that were left out
 
-_MOST_BAD, _MOST_BAD_SHARE = 100, 0.1  # records of a file that may be left out; with more, it is of another kind
+_MOST_BAD, _MOST_BAD_SHARE = 100, 0.1  # records of a file that may be left out; with more, its kind must be wrong
 _REPLACEMENT = "\ufffd"
 _SAMPLE = 32 << 10  # bytes before and after the first invalid one, for guessing the encoding
-_JUDGED = 16 << 20  # bytes of a text by which its encoding is judged
+_JUDGED = 16 << 20  # bytes to read at most for judging a text's encoding
 _MARKS = (
     (codecs.BOM_UTF8, UTF8),
     (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it begins with
@@ -30,24 +30,26 @@ _FEWEST_IN_UTF8 = 10  # characters beyond ASCII; a few bytes of another encoding
 
 
 class UnreadableFileError(ValueError):
-    """A file that cannot be read as text of its kind."""
+    """A file cannot be read as its kind of text."""
 
 
 class FileAccessError(UnreadableFileError):
-    """A file whose bytes the storage did not give (an I/O error, no permission); another attempt may succeed."""
+    """The storage did not return a file's bytes (an I/O error, no permission); another attempt may succeed."""
 
 
 class NotTextError(UnreadableFileError):
-    """A file that is not text in the expected encoding; `likely` is the encoding it seems to have, or ''."""
+    """A file is not text in the expected encoding; `likely` is the encoding that it seems to have, or ''."""
 
     likely = ""
 
 
 class Utf8:
-    """Decodes the blocks of one file in order, adding to `counts.replaced_characters`."""
+    """Decodes the blocks of one file in order, adding to `counts.replaced_characters`.
+
+    `encoding` is the original encoding of transcoded blocks, for messages.
+    """
 
     def __init__(self, path: str, remedy: str, counts: ReadCounts, encoding: str = UTF8) -> None:
-        """`encoding` is the original encoding of transcoded blocks, for messages."""
         self._path, self._remedy, self._counts, self._encoding = path, remedy, counts, encoding
         self._characters = self._replaced = 0
         self._first = ""  # the first replaced byte, with its position
@@ -56,14 +58,14 @@ class Utf8:
     def decode(self, block: bytes, offset: int = 0, record: str = "", nul: bool = True) -> str:
         """Decode a block; if `nul` is false, NUL bytes are replaced like invalid UTF-8.
 
-        `offset` and `record` (such as `row 3, `) locate the block in messages. Raises NotTextError like `finish` once
-        the share is above the limit for `JUDGED_EARLY` characters.
+        `offset` and `record` (such as `row 3, `) locate the block in messages. Raises NotTextError like `finish` as
+        soon as more than `MOST_REPLACED` of `JUDGED_EARLY` characters are replaced.
         """
         try:
             text, replaced = block.decode(), 0
         except UnicodeDecodeError as error:
             text = block.decode(errors="replace")
-            replaced = text.count(_REPLACEMENT) - block.count(_REPLACEMENT.encode())  # the file may have some itself
+            replaced = text.count(_REPLACEMENT) - block.count(_REPLACEMENT.encode())  # the file may contain U+FFFD
             at = f"at {record}offset {offset + error.start}"
             self._keep(block, error.start, f"not UTF-8, byte 0x{block[error.start]:02x} {at} is {error.reason}")
         if self._encoding != UTF8 and _REPLACEMENT in text:
@@ -89,7 +91,7 @@ class Utf8:
     def _keep(self, block: bytes, at: int, what: str) -> None:
         if not self._first:
             self._first = what
-            # Whole lines, so that no character is cut.
+            # Take whole lines, so that no character is cut.
             start = block.rfind(b"\n", max(0, at - _SAMPLE), at) + 1 if at > _SAMPLE else 0
             end = block.rfind(b"\n", at, at + _SAMPLE) + 1 if len(block) > at + _SAMPLE else len(block)
             self._sample = block[start : end or at + _SAMPLE]
@@ -126,17 +128,17 @@ def likely_encoding(sample: bytes) -> str:
 
 
 def byte_order_mark(content: bytes) -> str:
-    """The encoding whose byte order mark content begins with; '' without one."""
+    """The encoding that the content's byte order mark denotes; '' without one."""
     return next((encoding for mark, encoding in _MARKS if content.startswith(mark)), "")
 
 
 def detected_encoding(chunks: Iterable[bytes]) -> str:
-    """The encoding of a text: that of its byte order mark, UTF-8 if it is that or nearly, or the likely one.
+    """Detect the encoding of a text: by its byte order mark, else UTF-8 if almost all of it is valid, else a guess.
 
-    At most `_JUDGED` bytes are read. Text of another encoding is judged by its lines that are not ASCII.
+    Reads at most about `_JUDGED` bytes. The guess uses the lines that are not ASCII.
     """
     decoder = codecs.getincrementaldecoder(UTF8)()
-    held, bytes_read = b"", 0
+    lines, bytes_read = b"", 0
     is_utf8 = True
     for chunk in chunks:
         if not bytes_read and (marked := byte_order_mark(chunk)):
@@ -147,16 +149,17 @@ def detected_encoding(chunks: Iterable[bytes]) -> str:
         except UnicodeDecodeError:
             is_utf8 = False
             decoder.reset()
-        if len(held) < _SAMPLE:
-            held += b"".join(line for line in chunk.splitlines(keepends=True) if not line.isascii())
+        if len(lines) < _SAMPLE:
+            lines += b"".join(line for line in chunk.splitlines(keepends=True) if not line.isascii())
         if bytes_read > _JUDGED:
             break
     if is_utf8:
         return UTF8
-    sample = held[:_SAMPLE]
+    sample = lines[:_SAMPLE]
     text = sample.decode(errors="replace")
     invalid = text.count(_REPLACEMENT)
-    if sum(character > "\x7f" for character in text) >= 2 * invalid:  # as many characters of UTF-8 as invalid bytes
+    # Valid characters beyond ASCII are at least as many as invalid bytes; the sum counts both.
+    if sum(character > "\x7f" for character in text) >= 2 * invalid:
         return UTF8
     return likely_encoding(sample) or UTF8
 
@@ -170,7 +173,7 @@ def transcoded(chunks: Iterable[bytes], path: str, encoding: str) -> Iterator[by
     for number, chunk in enumerate(chunks):
         if number == 0 and _is_clearly_utf8(chunk):
             raise NotTextError(
-                f"{path}: UTF-8, and data.encoding is {encoding}; give files of one encoding, or convert the others to "
+                f"{path}: UTF-8, but data.encoding is {encoding}; give files in one encoding, or convert the others to "
                 f"UTF-8 (iconv -f {encoding} -t utf-8)"
             )
         yield decoder.decode(chunk).encode(errors="replace")
@@ -186,16 +189,16 @@ def _is_clearly_utf8(chunk: bytes) -> bool:
 
 @dataclass
 class ReadCounts:
-    """Counts of a source's reading; readers add to them while documents are read."""
+    """Counts of what reading a source yielded or changed; readers add to them while documents are read."""
 
     documents: int = 0  # with text; a document read in parts counts once
     characters: int = 0
     empty_documents: int = 0  # without text, left out
     split_documents: int = 0  # longer than DOCUMENT_CAP, read in parts and stored as one document
     divided_works: int = 0  # long documents of a small corpus that were divided
-    pieces: int = 0  # documents made of them
+    pieces: int = 0  # documents that they were divided into
     cut_paragraphs: int = 0  # longer than DOCUMENT_CAP, cut at a space
-    cut_lines: int = 0  # lines too long to hold, cut at a space
+    cut_lines: int = 0  # lines too long for the memory, cut at a space
     unterminated_documents: int = 0  # wikiextractor: no </doc> before the next <doc> or the end of the file
     lines_outside_documents: int = 0  # wikiextractor: text that belongs to no document, left out
     unreadable_modules: int = 0  # docs: not valid in this version of Python
@@ -203,7 +206,7 @@ class ReadCounts:
     stop_marks: int = 0  # fasta: a final *, left out
     replaced_characters: int = 0  # invalid UTF-8, NUL bytes and lone surrogates in JSON, now U+FFFD
     bad_records: int = 0  # that cannot be read, left out as data.bad_records allows
-    bad_examples: list[str] = dataclasses.field(default_factory=list)  # why, of the first `LISTED_RECORDS`
+    bad_examples: list[str] = dataclasses.field(default_factory=list)  # reasons of the first `LISTED_RECORDS`
 
     @property
     def records(self) -> int:
@@ -228,6 +231,6 @@ class ReadCounts:
             )
 
     def to_json(self) -> dict[str, Any]:
-        """The counts as JSON; those of bad records only if there are any."""
-        left_out = () if self.bad_records else ("bad_records", "bad_examples")
-        return {name: value for name, value in dataclasses.asdict(self).items() if name not in left_out}
+        """The counts as JSON; includes bad records only if there are any."""
+        omitted = () if self.bad_records else ("bad_records", "bad_examples")
+        return {name: value for name, value in dataclasses.asdict(self).items() if name not in omitted}

@@ -166,8 +166,8 @@ def test_pickled_weights_are_the_last_choice(folder, hub, do):
 REFUSALS = {
     "ada/nothing": r"no folder /.*ada/nothing, and the Hub has no repository ada/nothing that you may read; correct",
     "ada/secret": r"and the Hub has no repository ada/secret that you may read; .* private one run `hf auth login`",
-    "ada/novels@v9": r"and ada/novels of the Hub has no revision v9",
-    "ada/bare": r"and ada/bare of the Hub has none of the files needed; is it a model of transformers\?",
+    "ada/novels@v9": r"and ada/novels on the Hub has no revision v9",
+    "ada/bare": r"and ada/bare on the Hub has none of the required files; is it a transformers model\?",
     "a/b/c": r"no folder /.*a/b/c, and a Hub repository is written NAME, ORG/NAME or ORG/NAME@REVISION",
 }
 
@@ -216,7 +216,7 @@ def test_a_push_that_cannot_be_is_refused_before_the_export(folder, hub, do, tmp
     assert "--push team/novels: not logged in to the Hugging Face Hub; run `hf auth login`, or set HF_TOKEN" in said
     code, said = do("refused", "push", "others/novels", "a/b/c", HF_TOKEN=TOKEN)
     others, wrong = said.splitlines()
-    assert others == "--push others/novels: ada may write to ada, team, and others is none of them"
+    assert others == "--push others/novels: ada may write to ada, team, but not to others"
     assert wrong == "--push a/b/c: a Hub repository is written NAME or ORG/NAME"
     code, said = do("refused", "push", "team/novels", HF_TOKEN="hf_wrong")
     assert said.startswith("--push team/novels: the Hub did not accept the login (") and said.count("\n") == 1

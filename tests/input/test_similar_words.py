@@ -204,7 +204,7 @@ def test_a_table_as_tokens_by_hand(tmp_path: Path) -> None:
         (b"abc\tabd\nabe\n", "line 2: 'abe'; a line has a word and similar ones, with tabs between"),
         (b"abc\tabd\n\nabe\tabf\n", "line 2: ''; a line has"),
         (b"abc\tabd\t\n", "line 1: .* a line has"),
-        (b"abc\tabd\nabc\tabe\n", "line 2: 'abc' has a line already; remove one of them"),
+        (b"abc\tabd\nabc\tabe\n", "line 2: 'abc' already has a line; remove one of them"),
         (b"abc\tab\xff\n", "line 1: not UTF-8 at byte 6"),
         (b"\xd9\x86\tabc\n", "no word has a similar word with the same number of tokens"),
         (b"", "line 1: ''; a line has"),

@@ -42,7 +42,7 @@ def test_valid_document_is_returned(more):
         ({"version": True}, "here: version is true, not 1; correct it"),
         ({"files": {}}, "here: files is a mapping of 0, not a list; correct it"),
         ({"files": [3]}, "here: files[0] is 3, not a mapping; correct it"),
-        ({"files": [{"name": "a"}]}, "here: no files[0].bytes, which is a whole number in 0 to 100; correct it"),
+        ({"files": [{"name": "a"}]}, "here: files[0].bytes is missing, a whole number in 0 to 100; correct it"),
         ({"files": [{"name": "a", "bytes": 101}]}, "here: files[0].bytes is 101, not a whole number in 0 to 100"),
         ({"files": [{"name": "a", "bytes": True}]}, "here: files[0].bytes is true, not a whole number"),
         ({"files": [{"name": None, "bytes": 1}]}, "here: files[0].name is null, not a string; correct it"),
@@ -93,7 +93,9 @@ def test_size_is_checked_before_reading(tmp_path: Path, monkeypatch):
     with path.open("wb") as file:
         file.truncate(1 << 40)  # which no disk here holds
     monkeypatch.setattr(json_documents.json, "loads", None)
-    with pytest.raises(ValueError, match=r"large\.json: 1,099,511,627,776 bytes, and at most 67,108,864 are"):
+    with pytest.raises(
+        ValueError, match=r"large\.json: 1,099,511,627,776 bytes, but such a file has at most 67,108,864"
+    ):
         read_json(path)
 
 
@@ -115,5 +117,5 @@ def test_changed_document_is_accepted_or_refused():
 
 
 def test_endless_file_is_not_read_to_its_end():
-    with pytest.raises(ValueError, match=r"/dev/zero: 1,001 bytes, and at most 1,000 are read of such a file; is it"):
+    with pytest.raises(ValueError, match=r"/dev/zero: 1,001 bytes, but such a file has at most 1,000; is it"):
         read_whole(Path("/dev/zero"), 1000)

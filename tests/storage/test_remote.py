@@ -504,7 +504,7 @@ def test_data_set_without_network_names_the_download_command(kinds, monkeypatch)
         "hf://datasets/org/name@v2/**/*.parquet: no network; where there is one, run `hf download org/name --repo-type "
         "dataset --revision v2 --include '*.parquet' --local-dir name`, and give name/**/*.parquet in place of the URL"
     )
-    with pytest.raises(RemoteError, match=r"cannot be listed .*unreachable.*; see what is there with "):
+    with pytest.raises(RemoteError, match=r"cannot be listed .*unreachable.*; check with "):
         source_files(parse_source("text:memory://a/*.txt"))
 
 

@@ -568,7 +568,8 @@ def test_disk_really_full(data, tmp_path, workers):
         pytest.skip("needs the right to mount a small file system")
     try:
         with pytest.raises(
-            OSError, match=r"small/store-.*No space left on device.*0\.\d MB are needed there, 0\.0 MB are free"
+            OSError,
+            match=r"small/store-.*No space left on device.*0\.\d MB are needed there, but only 0\.0 MB are free",
         ):
             prepare(changed(data, root=str(root), workers=workers))
         assert list(root.glob("store*.partial/unit-*.json"))

@@ -82,7 +82,7 @@ def test_map_is_part_of_the_tokenizer() -> None:
         ("", "line 1: ''; a line has a surface form and a token, a tab between"),
         ("zede\tcurie\nzz\n", "line 2: 'zz'; a line has"),
         ("zede\tcurie\tab\n", "line 1: .* a line has"),
-        ("zede\tcurie\nzede\tab\n", "line 2: 'zede' has a line already; remove one"),
+        ("zede\tcurie\nzede\tab\n", "line 2: 'zede' already has a line; remove one"),
         ("zede\tmarie\n", "'zede' -> 'marie': the vocabulary has no such token, or it is a special one"),
         ("zede\t[MASK]\n", "no such token, or it is a special one"),
         ("zede\t##a\n", "'zede' -> '##a': the token has a space or a punctuation mark; rename it"),
