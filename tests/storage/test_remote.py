@@ -170,7 +170,7 @@ def test_storage_failure_keeps_finished_work(data, bucket, monkeypatch):
 
     with monkeypatch.context() as broken:
         broken.setattr(storage, "cat_file", cat_file)
-        with pytest.raises(RemoteError, match=r"text/09\.txt: cannot be read \(ConnectionError: it hung up\); see"):
+        with pytest.raises(RemoteError, match=r"text/09\.txt: cannot be read \(ConnectionError: it hung up\); check"):
             prepare(there, lambda *values: told.append(values))
     assert remote.remote_files(f"{there.root}/store-*/partial/unit-*.json")
     assert remote_content(prepare(there)) == expected
@@ -302,7 +302,7 @@ print(sum(len(document.text) for document in read_documents(file)), peak() - bef
 
 def test_missing_objects_are_reported_with_advice(data, bucket):
     command = "aws s3 ls" if bucket.startswith("s3") else ""
-    with pytest.raises(ValueError, match=rf"source text:{bucket}/no/\*: the glob matches nothing .see what.*{command}"):
+    with pytest.raises(ValueError, match=rf"source text:{bucket}/no/\*: the glob matches nothing .list the files.*{command}"):
         prepare(changed(data, sources=(f"text:{bucket}/no/*",)))
     with pytest.raises(ValueError, match=rf"vocabulary {bucket}/v\.txt: cannot be read .FileNotFoundError.*{command}"):
         prepare(changed(data, vocab=f"{bucket}/v.txt"))
@@ -406,14 +406,14 @@ def test_too_little_room_is_reported_first(data, tmp_path, monkeypatch):
     monkeypatch.setattr(local_copy.shutil, "disk_usage", lambda _: local_copy.shutil._ntuple_diskusage(1, 1, 1000))
     with pytest.raises(OSError, match=r"data\.cache_dir=.*: 0\.\d MB of .* must be copied .* 0\.0 MB are free"):
         open_near(store, str(tmp_path))
-    with pytest.raises(ValueError, match=r"data\.cache_dir=s3://b/c is not on this machine; name a folder of a local"):
+    with pytest.raises(ValueError, match=r"data\.cache_dir=s3://b/c is not on this machine; name a folder on a local"):
         open_near(store, "s3://b/c")
 
 
 @in_memory
 def test_blocks_of_a_large_store_are_fetched_when_they_are_read(store, tmp_path, monkeypatch):
     most = 5 * blocks.BLOCK_BYTES / 1e9
-    with pytest.raises(ValueError, match=r"data\.cache_gb=1e-05: a run holds 3 windows .* are 0\.\d\d\d GB; give at"):
+    with pytest.raises(ValueError, match=r"data\.cache_gb=1e-05: a run holds 3 windows .* here 0\.\d\d\d GB; allow at"):
         open_near(store, str(tmp_path), most_gigabytes=1e-5)
     monkeypatch.setattr(local_copy, "WINDOW_TOKENS", 0)
     requests = count_requests(monkeypatch)
@@ -501,8 +501,9 @@ def test_data_set_without_network_names_the_download_command(kinds, monkeypatch)
     with pytest.raises(RemoteError) as raised:
         source_files(parse_source("parquet:hf://datasets/org/name@v2/**/*.parquet:content"))
     assert str(raised.value) == (
-        "hf://datasets/org/name@v2/**/*.parquet: no network; where there is one, run `hf download org/name --repo-type "
-        "dataset --revision v2 --include '*.parquet' --local-dir name`, and give name/**/*.parquet in place of the URL"
+        "hf://datasets/org/name@v2/**/*.parquet: no network; on a machine with network, run `hf download org/name "
+        "--repo-type dataset --revision v2 --include '*.parquet' --local-dir name`, copy the folder here, and give "
+        "name/**/*.parquet instead of the URL"
     )
     with pytest.raises(RemoteError, match=r"cannot be listed .*unreachable.*; check with "):
         source_files(parse_source("text:memory://a/*.txt"))

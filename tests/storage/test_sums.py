@@ -27,7 +27,7 @@ def test_unchanged_folder_has_no_finding(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda folder: (folder / "a.txt").write_text("b"), "a.txt: its SHA-256 is not"),
+        (lambda folder: (folder / "a.txt").write_text("b"), "a.txt: its SHA-256 differs"),
         (lambda folder: (folder / "a.txt").unlink(), "a.txt: missing"),
         (lambda folder: (folder / "c.txt").touch(), "c.txt: not in SHA256SUMS"),
         (lambda folder: (folder / SUMS_FILE).unlink(), "SHA256SUMS: missing"),

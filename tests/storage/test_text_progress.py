@@ -117,7 +117,7 @@ def test_terminal_names_the_work_in_one_line_that_output_erases(monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr(module.sys, "stdout", terminal)
     monkeypatch.setattr(module, "_SILENT", 0.0)
-    monkeypatch.setattr(module, "_LOOK_EVERY", 0.005)
+    monkeypatch.setattr(module, "_POLL_SECONDS", 0.005)
     with Signs().speaking("starting"):
         wait_for_text(terminal, "Starting… (0 s)")
         print("ready")
@@ -147,7 +147,7 @@ def test_innermost_work_is_named():
 
 
 def test_thread_prints_while_the_work_is_silent(monkeypatch):
-    monkeypatch.setattr(module, "_LOOK_EVERY", 0.01)
+    monkeypatch.setattr(module, "_POLL_SECONDS", 0.01)
     monkeypatch.setattr(module, "NOTICEABLE", 0.05)
     signs, outer, inner = Signs(), [], []
     with signs.speaking("starting", outer.append):

@@ -241,7 +241,7 @@ def test_trained_vocabulary_ignores_held_out_pieces(source):
     [
         ([" \n\n"], {}, r"source text:.*no text in it"),
         ([""], {}, r"source text:.*no text, every file is empty"),
-        ([generated_text(1)], {}, r"data\.held_out=0\.01 leaves . of . documents .* more text than the \d+ characters"),
+        ([generated_text(1)], {}, r"data\.held_out=0\.01 leaves . of . documents .* add text to the \d+ characters"),
         ([novel("a")], {"split_documents": "never"}, r"leaves 0 of 1 documents for evaluation and 1 for training"),
         ([novel("a")], {"held_out": 0.0}, r"data\.held_out=0\.0 leaves 0 of"),
     ],

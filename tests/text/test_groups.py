@@ -143,7 +143,7 @@ def test_group_that_is_half_of_the_text_is_refused(tmp_path):
     [
         ("clusters.tsv", "", "write file:PATH"),
         ("file:{}/none.tsv", "", "no such file"),
-        ("file:{}/c.tsv", "a b c\n", "line 1: 'a b c'; a line has two names"),
+        ("file:{}/c.tsv", "a b c\n", "line 1: 'a b c'; expected two names"),
         ("file:{}/c.tsv", "a g\nb g\na h\n", "line 3: this record was already put in another group"),
     ],
 )
@@ -155,5 +155,5 @@ def test_wrong_groups_are_refused(tmp_path, written, content, message):
 
 def test_groups_of_other_records_are_refused(data, tmp_path):
     (tmp_path / "others.tsv").write_text("x1 g\nx2 g\n")
-    with pytest.raises(ValueError, match="none of 200 records is in a group; give groups of these records"):
+    with pytest.raises(ValueError, match="none of 200 records is in a group; list these records by their names"):
         prepare(replace(data, groups=f"file:{tmp_path}/others.tsv"))

@@ -81,7 +81,7 @@ def test_store_is_made_of_it(cards, data):
     assert sum(view.num_documents for view in views) == 61
     assert sum(view.num_sentences for view in views) == 123  # a line is a sentence, whatever periods are in it
     assert store.manifest["provenance"]["sources"][0]["kind"] == "cards"
-    assert "lines of text in no document, which were left out: 1" in reading_notes(store.manifest)
+    assert "lines of text outside a document, which were left out: 1" in reading_notes(store.manifest)
     assert prepare(changed(data, sources=(f"cards:{cards}/*.cards",))) == store.path
 
 

@@ -163,7 +163,7 @@ def test_encoding_is_a_part_of_the_fingerprint(data, tmp_path):
 def test_encoding_refuses_text_in_another(data, tmp_path):
     path = tmp_path / "text" / "a.txt"
     path.write_text(GERMAN * 20)
-    with pytest.raises(ValueError, match=r"a\.txt: UTF-8, and data\.encoding is cp1252; give files of one encoding"):
+    with pytest.raises(ValueError, match=r"a\.txt: UTF-8, but data\.encoding is cp1252; give files in one encoding"):
         prepare(changed(data, encoding="cp1252"))
     path.write_bytes(b"\xff\x80" * 100)
     with pytest.raises(

@@ -43,8 +43,8 @@ def test_odd_letters_are_handled_or_named(data):
     )
     store = TokenStore.open(prepare(replace(data, unknown_letters="replace")))
     notes = reading_notes(store.manifest)
-    assert "letters of FASTA in lower case, read as upper case: 4" in notes
-    assert "records of FASTA that end in *, which was left out: 1" in notes
+    assert "lower-case letters in FASTA files, read as upper case: 4" in notes
+    assert "FASTA records that end in *, which was left out: 1" in notes
     assert any(note.startswith("documents without text") and note.endswith("left out: 1") for note in notes)
     assert any(note.startswith("3 letters that the vocabulary lacks, in 1 records") for note in notes)
     tokenizer, texts = store.tokenizer(), set()
