@@ -205,7 +205,7 @@ def count_corpus(
 
 def _write_vocabulary(folder: AnyPath, inputs: str, tokenizer: Tokenizer, record: Mapping[str, Any]) -> None:
     """Write a vocabulary and its record; the folder appears atomically."""
-    content = {
+    document = {
         "inputs": inputs,
         "files": {name: hashlib.sha256(content).hexdigest() for name, content in tokenizer.files.items()},
         "vocab_size": tokenizer.vocab_size,
@@ -217,7 +217,7 @@ def _write_vocabulary(folder: AnyPath, inputs: str, tokenizer: Tokenizer, record
         unfinished.mkdir(exist_ok=True)
         for name, content in tokenizer.files.items():
             write_durably(unfinished / name, content)
-        write_durably(unfinished / "made.json", json.dumps(content, indent=1).encode())
+        write_durably(unfinished / "made.json", json.dumps(document, indent=1).encode())
         if isinstance(unfinished, Path):
             unfinished.rename(str(folder))
 

@@ -1,3 +1,3 @@
-"""Fixtures of this room."""
+"""Fixtures for these tests."""
 
 from small_corpus import data  # noqa: F401

@@ -1,6 +1,4 @@
-"""One process of several that save a state to a bucket together; every device of all holds all of each array.
-
-Then they save and restore an array that is divided over all devices.
+"""Run one of several processes that save a replicated state to a bucket, then save and restore a sharded array.
 
 python save_on_hosts.py RUN CACHE PROCESS PROCESSES COORDINATOR
 """
@@ -32,13 +30,13 @@ UPLOAD, DOWNLOAD = RemotePath.upload_all, RemotePath.download_all
 
 
 def upload(folder: RemotePath, source: Path, names: list[str]) -> None:
-    """Upload, and print what."""
+    """Upload, and print the names."""
     print("uploads", *sorted(name for name in names if "/" in name), flush=True)
     UPLOAD(folder, source, names)
 
 
 def download(folder: RemotePath, target: Path, names: list[str]) -> None:
-    """Download, and print how many bytes of arrays."""
+    """Download, and print the bytes of arrays."""
     DOWNLOAD(folder, target, names)
     print("downloads", sum((target / name).stat().st_size for name in names if name[-1].isdigit()), flush=True)
 
@@ -49,23 +47,23 @@ def main() -> None:
     number = int(process)
     with join(HostsConfig(coordinator=coordinator, processes=int(processes), process=number)) as together:
         mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(AxisType.Auto,))
-        about = run_metadata(to_dict(Config()), tokenizer_fingerprint="aa", data_fingerprint="bb", mesh=mesh)
+        metadata = run_metadata(to_dict(Config()), tokenizer_fingerprint="aa", data_fingerprint="bb", mesh=mesh)
         whole = NamedSharding(mesh, PartitionSpec())
         with staging_dir(RemotePath(run), f"{cache}/{number}", number) as staging:
             if staging.claim is not None:
                 staging.claim.take()
             together.gather("claimed")
             with Checkpoints(f"{run}/checkpoints", keep_last=1, staging=staging) as saved:
-                saved.save(STEP, jax.tree.map(lambda x: put_on_devices(x, whole), STATE), about)
+                saved.save(STEP, jax.tree.map(lambda x: put_on_devices(x, whole), STATE), metadata)
             together.gather("saved")
             divided = NamedSharding(mesh, PartitionSpec("data"))
             state = jax.tree.map(lambda x: put_on_devices(x, divided), SHARDED)
             with Checkpoints(f"{run}/sharded", keep_last=1, staging=staging) as saved:
-                saved.save(STEP, state, about)
+                saved.save(STEP, state, metadata)
             together.gather("saved sharded")
             RemotePath.download_all = download
             abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
-            restored = Checkpoints(f"{run}/sharded", keep_last=1, staging=staging).restore(abstract, about)
+            restored = Checkpoints(f"{run}/sharded", keep_last=1, staging=staging).restore(abstract, metadata)
             assert restored is not None
             for one, other in zip(
                 restored.state["kernel"].addressable_shards, state["kernel"].addressable_shards, strict=True

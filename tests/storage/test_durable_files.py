@@ -1,4 +1,4 @@
-"""Files that must outlive a power loss are synced before they are renamed, in this order."""
+"""Files that must survive a power loss are synced before they are renamed."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from bertjax.storage.files import naming, replace_bytes, sync, write_durably
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """(call, current name of the file) of every sync, rename and replacement, in order."""
-    noted: list[tuple[str, str]] = []
+    """Record (call, current name of the file) of every sync, rename and replacement, in order."""
+    recorded: list[tuple[str, str]] = []
     fsync = os.fsync
 
     def flush(handle: int) -> None:
         fsync(handle)
-        noted.append(("fsync", Path(os.readlink(f"/proc/self/fd/{handle}")).name))
+        recorded.append(("fsync", Path(os.readlink(f"/proc/self/fd/{handle}")).name))
 
-    def named(function: Callable) -> Callable:
+    def recording(function: Callable) -> Callable:
         def call(source: str | Path, target: str | Path) -> object:
-            noted.append(("rename", Path(source).name))
+            recorded.append(("rename", Path(source).name))
             return function(source, target)
 
         return call
 
     monkeypatch.setattr(os, "fsync", flush)
     for name in ("rename", "replace"):
-        monkeypatch.setattr(os, name, named(getattr(os, name)))
-        monkeypatch.setattr(Path, name, named(getattr(Path, name)))
-    return noted
+        monkeypatch.setattr(os, name, recording(getattr(os, name)))
+        monkeypatch.setattr(Path, name, recording(getattr(Path, name)))
+    return recorded
 
 
 @pytest.mark.parametrize("write", [replace_bytes, write_durably])

@@ -1,4 +1,4 @@
-"""JSON documents: every value by its type, or one sentence that names its path; bounded in size, depth and time."""
+"""Reading JSON: each value has its declared type, or an error names its path; size and depth are bounded."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_valid_document_is_returned(more):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"version": 2}, "here: version is 2, not 1; correct it"),
         ({"version": True}, "here: version is true, not 1; correct it"),
@@ -53,10 +53,10 @@ def test_valid_document_is_returned(more):
         ({"rate": 10**400}, "here: rate is 1000"),
     ],
 )
-def test_first_value_of_a_wrong_type_is_named(change, told):
+def test_first_value_of_a_wrong_type_is_named(change, message):
     with pytest.raises(ValueError) as caught:
         parse_json(json.dumps(GOOD | change), "here", Document, remedy="correct it")
-    assert str(caught.value).startswith(told)
+    assert str(caught.value).startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_depth_limit_is_exact():
 def test_size_is_checked_before_reading(tmp_path: Path, monkeypatch):
     path = tmp_path / "large.json"
     with path.open("wb") as file:
-        file.truncate(1 << 40)  # which no disk here holds
+        file.truncate(1 << 40)  # a sparse file, larger than the disk
     monkeypatch.setattr(json_documents.json, "loads", None)
     with pytest.raises(
         ValueError, match=r"large\.json: 1,099,511,627,776 bytes, but such a file has at most 67,108,864"

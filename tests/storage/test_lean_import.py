@@ -1,4 +1,4 @@
-"""Heavy libraries that nothing here needs are not loaded by those that look for them."""
+"""Optional heavy libraries are not loaded by libraries that try to import them."""
 
 from __future__ import annotations
 

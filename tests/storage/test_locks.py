@@ -1,4 +1,4 @@
-"""Locks on files: one process has one, some may share one, and a filesystem that knows none is not in the way."""
+"""File locks: exclusive and shared ones, and a warning on filesystems without locks."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ open(sys.argv[1] + ".ended", "w").close()
 
 
 @contextmanager
-def held_elsewhere(path: Path, how: int, seconds: float = 60) -> Iterator[subprocess.Popen[str]]:
-    """Another process has the lock for as long, or until it is killed."""
-    command = [sys.executable, "-c", HOLDING, str(path), str(how), str(seconds)]
+def held_elsewhere(path: Path, operation: int, seconds: float = 60) -> Iterator[subprocess.Popen[str]]:
+    """Hold the lock in another process for `seconds`, or until it is killed."""
+    command = [sys.executable, "-c", HOLDING, str(path), str(operation), str(seconds)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None and other.stdout.readline() == "held\n"
         try:
@@ -79,8 +79,8 @@ def test_filesystem_without_locks_warns(
         return flock
 
     monkeypatch.setattr(fcntl, "flock", fails(errno.EOPNOTSUPP))
-    told = r"lock: this filesystem has no locks \(Operation not supported\); let only one process write there"
-    with pytest.warns(UserWarning, match=told), holder(tmp_path):
+    message = r"lock: this filesystem has no locks \(Operation not supported\); let only one process write there"
+    with pytest.warns(UserWarning, match=message), holder(tmp_path):
         pass
     monkeypatch.setattr(fcntl, "flock", fails(errno.EIO))
     with pytest.raises(OSError, match="Input/output error"), holder(tmp_path):

@@ -1,4 +1,4 @@
-"""The limit of open files is raised to the hard limit, and no further than `MOST_OPEN`."""
+"""The limit on open files is raised to the hard limit, but not above `MOST_OPEN`."""
 
 from __future__ import annotations
 

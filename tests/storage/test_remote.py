@@ -1,6 +1,6 @@
-"""Sources and stores in object storage: the same bytes as on this machine, and errors that say where to look.
+"""Sources and stores in object storage: the same bytes as on this machine, and errors with advice.
 
-Against a server that speaks S3, where s3fs and moto are installed, and against fsspec's storage in memory everywhere.
+Runs against an S3 server if s3fs and moto are installed, and against fsspec's storage in memory everywhere.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ from bertjax.tokenization.wordpiece import SPECIAL_TOKENS
 pytestmark = pytest.mark.run
 
 _UNIT_BYTES = 1300
-# The suite has the server where requests of s3fs matter: whole stores, ranges, kills, and what its errors look like.
+# The suite uses the server where s3fs's requests matter: whole stores, ranges, kills, and error messages.
 in_memory = pytest.mark.parametrize("bucket", ["memory", pytest.param("s3", marks=pytest.mark.long)], indirect=True)
 
 
@@ -51,16 +51,16 @@ def data(data, tmp_path, monkeypatch):
     return data
 
 
-def uploaded(folder, url):
-    """Put the files of a folder into a bucket; the URL they have there."""
+def upload_folder(folder, url):
+    """Upload the files of a folder; returns the URL."""
     for path in sorted(folder.iterdir()):
         (RemotePath(url) / path.name).upload(path)
     return url
 
 
 def moved(data, bucket, **values):
-    """The same text in a bucket, for a root in it."""
-    text = uploaded(Path(data.sources[0].removeprefix("text:")).parent, f"{bucket}/text")
+    """Move the text of a config and its root to a bucket."""
+    text = upload_folder(Path(data.sources[0].removeprefix("text:")).parent, f"{bucket}/text")
     return changed(data, sources=(f"text:{text}/*.txt",), root=f"{bucket}/root", **values)
 
 
@@ -72,20 +72,20 @@ def remote_content(folder):
 
 
 def test_remote_store_equals_the_local_one(data, bucket, tmp_path):
-    """Of remote sources and root, in memory of either alone, and the vocabulary that is trained for it."""
-    asked = changed(data, vocab="", vocab_size=60)
-    expected, vocabulary = content(prepare(asked)), content(prepare_vocabulary(asked).parent)
-    there = moved(asked, bucket)
-    made = prepare(there)
-    assert isinstance(made, RemotePath) and str(made).startswith(f"{there.root}/store-")
-    assert remote_content(made) == expected
-    assert prepare(there) == made
+    """Compares stores and vocabularies with remote sources and root; in memory, also with either alone."""
+    local = changed(data, vocab="", vocab_size=60)
+    expected, vocabulary = content(prepare(local)), content(prepare_vocabulary(local).parent)
+    there = moved(local, bucket)
+    store = prepare(there)
+    assert isinstance(store, RemotePath) and str(store).startswith(f"{there.root}/store-")
+    assert remote_content(store) == expected
+    assert prepare(there) == store
     assert {n: d for n, d in remote_content(prepare_vocabulary(there).parent).items() if n == "vocab.txt"} == {
         "vocab.txt": vocabulary["vocab.txt"]
     }
     if bucket.startswith("memory"):
-        assert content(prepare(changed(asked, sources=there.sources, root=str(tmp_path / "here")))) == expected
-        assert remote_content(prepare(changed(asked, root=f"{bucket}/other"))) == expected
+        assert content(prepare(changed(local, sources=there.sources, root=str(tmp_path / "here")))) == expected
+        assert remote_content(prepare(changed(local, root=f"{bucket}/other"))) == expected
 
 
 @pytest.mark.long  # the suite has processes in tests/text/test_prepare.py, and remote shards below
@@ -136,7 +136,7 @@ if __name__ == "__main__":
 def test_killed_prepare_continues(data, s3, tmp_path, monkeypatch):
     expected = content(prepare(data))
     there = moved(data, s3)
-    # Killed while it sends nothing: what came of a request that breaks off would depend on the server.
+    # Killed while it sends nothing, because the effect of an interrupted request would depend on the server.
     sleeps = tmp_path / "sleeps"
     script = SCRIPT.format(values=vars(there), unit_bytes=_UNIT_BYTES, sleeps=str(sleeps))
     (tmp_path / "script.py").write_text(script)
@@ -150,28 +150,30 @@ def test_killed_prepare_continues(data, s3, tmp_path, monkeypatch):
     finished = len(remote.remote_files(f"{there.root}/store-*/partial/unit-*.json"))
     assert finished >= 2
     assert not remote.remote_files(f"{there.root}/store-*/manifest.json")
-    made = []
-    monkeypatch.setattr(module, "make_shards", lambda unit, job: made.append(unit) or shards.make_shards(unit, job))
+    processed = []
+    monkeypatch.setattr(
+        module, "make_shards", lambda unit, job: processed.append(unit) or shards.make_shards(unit, job)
+    )
     assert remote_content(prepare(there)) == expected
-    assert len(made) == len(Corpus.of(there).units) - finished
+    assert len(processed) == len(Corpus.of(there).units) - finished
 
 
 @in_memory
 def test_storage_failure_keeps_finished_work(data, bucket, monkeypatch):
     expected = content(prepare(data))
     there = moved(data, bucket)
-    storage = remote._storage(bucket)[0]  # the one object that there is for the bucket
-    get, told = storage.cat_file, []
+    storage = remote._storage(bucket)[0]  # fsspec caches one object per bucket
+    get, reports = storage.cat_file, []
 
     def cat_file(path, **span):
-        if told and path.endswith("09.txt"):
+        if reports and path.endswith("09.txt"):
             raise ConnectionError("it hung up")
         return get(path, **span)
 
     with monkeypatch.context() as broken:
         broken.setattr(storage, "cat_file", cat_file)
         with pytest.raises(RemoteError, match=r"text/09\.txt: cannot be read \(ConnectionError: it hung up\); check"):
-            prepare(there, lambda *values: told.append(values))
+            prepare(there, lambda *values: reports.append(values))
     assert remote.remote_files(f"{there.root}/store-*/partial/unit-*.json")
     assert remote_content(prepare(there)) == expected
 
@@ -187,12 +189,12 @@ def test_bad_text_costs_no_finished_unit(data, bucket):
 
 
 @in_memory
-def test_file_that_changes_meanwhile(data, bucket, monkeypatch):
+def test_file_changed_during_prepare_is_refused(data, bucket, monkeypatch):
     there = moved(data, bucket)
     path = RemotePath(f"{bucket}/text/00.txt")
 
     def meddle(unit, job):
-        path.write_bytes(path.read_bytes().upper())  # as long as before, and the same each time
+        path.write_bytes(path.read_bytes().upper())  # the same length, and the same content each time
         return shards.make_shards(unit, job)
 
     monkeypatch.setattr(module, "make_shards", meddle)
@@ -211,7 +213,7 @@ def test_every_kind_and_compression(tmp_path, bucket):
         (tmp_path / f"a.txt{suffix}").write_bytes(compress(generated_text(1, 4000).encode()))
         (tmp_path / f"a.xml{suffix}").write_bytes(compress((head() + "".join(noise(40)) + "</mediawiki>\n").encode()))
         (tmp_path / f"a.wiki{suffix}").write_bytes(compress(article("River", "It is on.\nBy the river.").encode()))
-    uploaded(tmp_path, f"{bucket}/deep/er")
+    upload_folder(tmp_path, f"{bucket}/deep/er")
     for source in ("jsonl:{}/a.jsonl*", "jsonl:{}/a.jsonl:text", "text:{}/a.txt*", "lines:{}/a.txt.gz"):
         assert documents(source.format(f"{bucket}/deep/er")) == documents(source.format(tmp_path))
     for source in ("wikipedia:{}/a.xml*", "wikiextractor:{}/**/a.wiki*"):
@@ -228,7 +230,7 @@ def test_parquet_and_arrow(tmp_path, bucket):
     for name, begin in (("b.arrow", pa.ipc.new_stream), ("c.arrow", pa.ipc.new_file)):
         with begin(str(tmp_path / name), table.schema) as writer:
             writer.write_table(table, 7)
-    uploaded(tmp_path, bucket)
+    upload_folder(tmp_path, bucket)
     assert len(documents(f"parquet:{bucket}/*")) == 150
     assert documents(f"parquet:{bucket}/*") == documents(f"parquet:{tmp_path}/*")
     with pytest.raises(ValueError, match=r"a\.parquet: no field 'abstract'; it has text"):
@@ -236,7 +238,7 @@ def test_parquet_and_arrow(tmp_path, bucket):
 
 
 def test_parquet_fetches_the_bytes_of_its_column(tmp_path, bucket, monkeypatch):
-    """At most a tenth more than the column of text takes, whole or by spans of row groups; no digest reads the rest."""
+    """Fetches at most a tenth more than the text column, whole or by row groups; computing digests reads nothing."""
     pa = pytest.importorskip("pyarrow")
     import pyarrow.parquet
 
@@ -252,9 +254,9 @@ def test_parquet_fetches_the_bytes_of_its_column(tmp_path, bucket, monkeypatch):
     noise = [hashlib.shake_256(b"%d" % number).hexdigest(1000) for number in range(2100)]
     table = pa.table({"id": range(2100), "other": noise[::-1], "text": noise})
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet", row_group_size=100, compression="none")
-    about = pyarrow.parquet.read_metadata(tmp_path / "a.parquet")
-    column = sum(about.row_group(group).column(2).total_compressed_size for group in range(21))
-    uploaded(tmp_path, bucket)
+    footer = pyarrow.parquet.read_metadata(tmp_path / "a.parquet")
+    column = sum(footer.row_group(group).column(2).total_compressed_size for group in range(21))
+    upload_folder(tmp_path, bucket)
     source = f"parquet:{bucket}/a.parquet"
     assert [document.text for document in documents(source)] == noise
     assert column < sum(fetched) < 1.1 * column
@@ -270,12 +272,12 @@ def test_multistream_dump_is_read_in_spans(tmp_path, bucket, monkeypatch):
     monkeypatch.setattr(corpus, "UNIT_BYTES", 10_000)
     (tmp_path / "dump").mkdir()
     (tmp_path / "dump" / "a.xml.bz2").write_bytes(streams(head(), *noise(100), "</mediawiki>\n"))
-    uploaded(tmp_path / "dump", bucket)
+    upload_folder(tmp_path / "dump", bucket)
     (tmp_path / "vocab.txt").write_text(
         "\n".join([*SPECIAL_TOKENS, ":", *(f"{m}{c}" for c in "0123456789abcdef" for m in ("", "##"))])
     )
-    asked = DataConfig(vocab=str(tmp_path / "vocab.txt"), held_out=0.2, workers=1, root=str(tmp_path / "a"))
-    here, there = (changed(asked, sources=(f"wikipedia:{place}/a.xml.bz2",)) for place in (tmp_path / "dump", bucket))
+    base = DataConfig(vocab=str(tmp_path / "vocab.txt"), held_out=0.2, workers=1, root=str(tmp_path / "a"))
+    here, there = (changed(base, sources=(f"wikipedia:{place}/a.xml.bz2",)) for place in (tmp_path / "dump", bucket))
     assert len(Corpus.of(there).units) == len(Corpus.of(here).units) > 3
     assert content(prepare(here)) == content(prepare(changed(there, root=str(tmp_path / "b"))))
 
@@ -302,7 +304,9 @@ print(sum(len(document.text) for document in read_documents(file)), peak() - bef
 
 def test_missing_objects_are_reported_with_advice(data, bucket):
     command = "aws s3 ls" if bucket.startswith("s3") else ""
-    with pytest.raises(ValueError, match=rf"source text:{bucket}/no/\*: the glob matches nothing .list the files.*{command}"):
+    with pytest.raises(
+        ValueError, match=rf"source text:{bucket}/no/\*: the glob matches nothing .list the files.*{command}"
+    ):
         prepare(changed(data, sources=(f"text:{bucket}/no/*",)))
     with pytest.raises(ValueError, match=rf"vocabulary {bucket}/v\.txt: cannot be read .FileNotFoundError.*{command}"):
         prepare(changed(data, vocab=f"{bucket}/v.txt"))
@@ -340,22 +344,22 @@ def store(data, bucket):
 
 
 def content_of_copy(folder):
-    found = content(folder)
-    assert found.pop("origin")
-    return found
+    files = content(folder)
+    assert files.pop("origin")
+    return files
 
 
 def count_requests(monkeypatch, stop_after=10**9):
-    """The (name, first byte) of each range of a store that is fetched; the one after so many is interrupted."""
+    """Record (name, first byte) of each fetched range of a store; interrupt after `stop_after` requests."""
     requests, read = [], blocks.read_range
 
-    def counted(source, start, stop):
+    def counting_read(source, start, stop):
         if len(requests) == stop_after:
             raise KeyboardInterrupt
         requests.append((source.name, start))
         return read(source, start, stop)
 
-    monkeypatch.setattr(blocks, "read_range", counted)
+    monkeypatch.setattr(blocks, "read_range", counting_read)
     return requests
 
 
@@ -376,13 +380,13 @@ def test_remote_store_is_read_from_a_copy(data, bucket, tmp_path):
 
 @in_memory
 def test_interrupted_copy_continues(store, tmp_path, monkeypatch):
-    told, files = [], file_records(read_manifest(store))
+    reports, files = [], file_records(read_manifest(store))
     with monkeypatch.context() as interrupted:
         before = count_requests(interrupted, stop_after=len(files) // 2)
         with pytest.raises(KeyboardInterrupt):
-            open_near(store, str(tmp_path), lambda *progress: told.append(progress))
+            open_near(store, str(tmp_path), lambda *progress: reports.append(progress))
     size = sum(file["bytes"] for file in files)
-    assert told[0][1:] == (0, size) and told[0][0].startswith(f"copying the token store to {tmp_path}")
+    assert reports[0][1:] == (0, size) and reports[0][0].startswith(f"copying the token store to {tmp_path}")
     after = count_requests(monkeypatch)
     assert content_of_copy(open_near(store, str(tmp_path)).path) == remote_content(store)
     assert sorted([*before, *after]) == sorted((file["name"], 0) for file in files), "each block once"
@@ -411,7 +415,7 @@ def test_too_little_room_is_reported_first(data, tmp_path, monkeypatch):
 
 
 @in_memory
-def test_blocks_of_a_large_store_are_fetched_when_they_are_read(store, tmp_path, monkeypatch):
+def test_blocks_of_a_large_store_are_fetched_when_read(store, tmp_path, monkeypatch):
     most = 5 * blocks.BLOCK_BYTES / 1e9
     with pytest.raises(ValueError, match=r"data\.cache_gb=1e-05: a run holds 3 windows .* here 0\.\d\d\d GB; allow at"):
         open_near(store, str(tmp_path), most_gigabytes=1e-5)
@@ -427,17 +431,17 @@ def test_blocks_of_a_large_store_are_fetched_when_they_are_read(store, tmp_path,
         there, here = (split.select([part]) for split in (train, whole))
         every = there.sentence_offsets[:-1], np.diff(there.sentence_offsets)
         assert (there.tokens(*every) == here.tokens(*every)).all()
-    assert not list(check_store(bounded.path)), "holes are no damage"
-    held = [path for path in bounded.path.glob("train-*") if path.stat().st_blocks]
-    assert 2 <= len(held) <= 5
-    assert requests.count(("train-00000.tokens", 0)) == 3, "by one copy, and twice by that with a bound"
+    assert not list(check_store(bounded.path)), "holes are not damage"
+    present = [path for path in bounded.path.glob("train-*") if path.stat().st_blocks]
+    assert 2 <= len(present) <= 5
+    assert requests.count(("train-00000.tokens", 0)) == 3, "once by one copy, and twice by the bounded one"
     assert open_near(store, str(tmp_path), most_gigabytes=most) is bounded
     with pytest.raises(ValueError, match=r"another process reads this copy, and data\.cache_gb bounds it; give"):
         TokenStore.open(bounded.path)
 
 
 def test_reading_requests_pieces(bucket, monkeypatch):
-    """Any part of a file, by requests of the size of the buffer and not of the file."""
+    """Reads any part of a file with requests as large as the buffer, not the file."""
     monkeypatch.setattr(remote, "_READ_AT_ONCE", 100)
     content = bytes(range(256)) * 10
     (RemotePath(bucket) / "a").write_bytes(content)
@@ -453,11 +457,11 @@ def test_paths_are_listed_moved_and_removed(bucket, tmp_path):
     assert not place.exists() and not place.is_dir() and not list(place.iterdir()) and not place.sizes()
     (tmp_path / "deep").mkdir()
     files = {"one.txt": b"1", "deep/two": b"22"}
-    for name, held in files.items():
-        (tmp_path / name).write_bytes(held)
+    for name, file_content in files.items():
+        (tmp_path / name).write_bytes(file_content)
     place.upload_all(tmp_path, files)
     assert place.exists() and place.is_dir() and not place.is_file()
-    assert [found.name for found in place.iterdir()] == ["deep", "one.txt"] and (place / "one.txt").suffix == ".txt"
+    assert [entry.name for entry in place.iterdir()] == ["deep", "one.txt"] and (place / "one.txt").suffix == ".txt"
     assert place.sizes() == {"one.txt": 1, "deep/two": 2}
     copy = RemotePath(f"{bucket}/copy")
     place.copy_to(copy)
@@ -476,13 +480,13 @@ def test_unreachable_storage_is_not_empty(monkeypatch):
         monkeypatch.setenv(name, "nobody")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    s3fs.S3FileSystem.clear_instance_cache()  # they would remember another endpoint
+    s3fs.S3FileSystem.clear_instance_cache()  # cached instances have another endpoint
     place = RemotePath("s3://bucket/file")
     tries = [place.exists, place.is_file, place.is_dir, place.rmtree, partial(place.unlink, missing_ok=True)]
     try:
-        for ask in tries:
+        for attempt in tries:
             with pytest.raises(RemoteError, match=r"s3://bucket/file: cannot be looked up .*Could not connect"):
-                ask()
+                attempt()
     finally:
         s3fs.S3FileSystem.clear_instance_cache()
 
@@ -518,5 +522,5 @@ def test_listing_of_a_data_set_is_its_page():
 def test_folder_in_object_storage_is_a_source(tmp_path):
     for name in ("a.txt", "deep/b.txt", "c.png"):
         (RemotePath("memory://folder-source") / name).write_bytes(b"One.")
-    found = [file.path for file in source_files(parse_source("text:memory://folder-source/"))]
-    assert found == ["memory:///folder-source/a.txt", "memory:///folder-source/deep/b.txt"]
+    paths = [file.path for file in source_files(parse_source("text:memory://folder-source/"))]
+    assert paths == ["memory:///folder-source/a.txt", "memory:///folder-source/deep/b.txt"]

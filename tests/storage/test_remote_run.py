@@ -1,4 +1,4 @@
-"""A run's directory in object storage: whole or not at all, proved by digests, of one owner, without appending."""
+"""A run directory in object storage: checkpoints are complete, verified by digests, and owned by one job."""
 
 import itertools
 import re
@@ -62,7 +62,7 @@ def save(run, staging, *steps, **retention):
 
 
 def damage(run, step, name):
-    """Change a byte of an array's largest piece."""
+    """Change a byte in an array's largest piece."""
     folder = run / "checkpoints" / str(step) / "state" / name.replace("/", ".")
     sizes = folder.sizes()
     piece = folder / max(sizes, key=sizes.get)
@@ -76,43 +76,43 @@ def test_checkpoint_is_restored_on_another_mesh(run, staging):
     saved = save(run, staging, 3, 5)
     assert saved.steps() == [3, 5]
     for sharding in (NamedSharding(mesh_of(8), PartitionSpec("data")), NamedSharding(mesh_of(1), PartitionSpec())):
-        wanted = state_at(5, sharding)
-        restored = saved.restore(abstract(wanted), metadata())
-        assert restored.step == 5 and same(restored.state, wanted)
+        expected = state_at(5, sharding)
+        restored = saved.restore(abstract(expected), metadata())
+        assert restored.step == 5 and same(restored.state, expected)
     assert read_metadata(run)["step"] == 5 and read_metadata(f"{run}/checkpoints/3")["step"] == 3
-    assert not list(staging.folder.iterdir()), "what was made or copied is not needed any more"
+    assert not list(staging.folder.iterdir()), "staged and copied files are not needed any more"
 
 
 def test_processes_send_no_signals_on_own_folders(run, staging, monkeypatch):
-    """Orbax tells by names that all processes share: one would await a word that another withdraws, or that is not of
-    its own folder."""
-    told = []
-    monkeypatch.setattr(signals, "set_signals", lambda words, **_: told.extend(words))
-    monkeypatch.setattr(signals.AwaitableSignalsContract, "add_to_awaitable_signals_contract", told.extend)
-    monkeypatch.setattr(signals.AwaitableSignalsContract, "remove_all_awaitable_signals", told.append)
+    """All processes share the names of Orbax's signals, so one would wait for a signal that another withdraws, or that
+    is about another folder."""
+    sent = []
+    monkeypatch.setattr(signals, "set_signals", lambda words, **_: sent.extend(words))
+    monkeypatch.setattr(signals.AwaitableSignalsContract, "add_to_awaitable_signals_contract", sent.extend)
+    monkeypatch.setattr(signals.AwaitableSignalsContract, "remove_all_awaitable_signals", sent.append)
     save(run, staging, 3)
-    assert told == []
+    assert sent == []
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("bucket", ["s3"], indirect=True)
 def test_several_processes_write_every_object_once(bucket, run, server, tmp_path):
-    """Google's storage refuses more than one write of a name in a second, and a restart reads every object."""
+    """Google's storage refuses more than one write of an object per second, and a restart reads every object."""
     script = [sys.executable, Path(__file__).with_name("save_on_hosts.py"), str(run), tmp_path]
 
     with Group(script, 2, tmp_path / "saved.log", devices=4, address=as_words) as group:
         group.finish()
     written = server.writes(bucket)
     assert {name: times for name, times in written.items() if times > 1} == {"runs/one/owner.json": 2}
-    about = "params.bias/.zarray params.kernel/.zarray", "step/.zarray"
-    assert f"uploads {about[0]} params.kernel/0.0 {about[1]}\n" in group.logs[0], "one object an array"
+    arrays = "params.bias/.zarray params.kernel/.zarray", "step/.zarray"
+    assert f"uploads {arrays[0]} params.kernel/0.0 {arrays[1]}\n" in group.logs[0], "one object an array"
     assert "uploads params.bias/0 step/0\n" in group.logs[1], "the largest come from different processes"
-    downloads = [sum(int(found) for found in re.findall(r"^downloads (\d+)$", log, re.M)) for log in group.logs]
+    downloads = [sum(int(amount) for amount in re.findall(r"^downloads (\d+)$", log, re.M)) for log in group.logs]
     whole = sum(size for name, size in (run / "sharded").sizes().items() if re.search(r"/kernel/[\d.]+$", name))
     assert all("restored\n" in log for log in group.logs)
     assert downloads == pytest.approx([whole / 2] * 2, rel=0.01), "each process its own shards"
-    wanted = jax.device_put(STATE, jax.devices()[0])
-    assert same(Checkpoints(run / "checkpoints", keep_last=1).restore(abstract(wanted), metadata()).state, wanted)
+    expected = jax.device_put(STATE, jax.devices()[0])
+    assert same(Checkpoints(run / "checkpoints", keep_last=1).restore(abstract(expected), metadata()).state, expected)
 
 
 def test_only_requested_arrays_are_copied(run, staging, monkeypatch):
@@ -120,8 +120,8 @@ def test_only_requested_arrays_are_copied(run, staging, monkeypatch):
     copied = []
     download = RemotePath.download_all
     monkeypatch.setattr(RemotePath, "download_all", lambda *a: (copied.extend(a[2]), download(*a)))
-    wanted = state_at(7).params
-    assert same(restore_params(str(run), abstract(wanted)), wanted)
+    expected = state_at(7).params
+    assert same(restore_params(str(run), abstract(expected)), expected)
     assert any(name.startswith("params.embed.kernel/") for name in copied)
     assert not any(name.startswith("opt_state") for name in copied)
 
@@ -134,7 +134,7 @@ def test_old_checkpoints_go_and_permanent_ones_stay(run, staging):
 
 @ON_BOTH
 def test_incomplete_checkpoint_is_ignored_and_removed(run, staging):
-    """A process that was killed while it uploaded, or while it removed an old checkpoint."""
+    """As left by a process that was killed while it uploaded a checkpoint, or removed an old one."""
     save(run, staging, 3, 5)
     (run / "checkpoints/5/metadata/metadata").unlink()
     (run / "checkpoints/6/state/params.embed.kernel/0.0").write_bytes(b"half")
@@ -151,14 +151,14 @@ def test_save_with_a_failed_listing_deletes_nothing(run, staging, monkeypatch):
     save(run, staging, 3)
     before, look_up = (run / "checkpoints").sizes(), s3fs.S3FileSystem._info
 
-    async def fail(self, path, *given, **more):
+    async def fail(self, path, *arguments, **more):
         if path.endswith("/metadata/metadata"):
             raise OSError("the storage is busy")
-        return await look_up(self, path, *given, **more)
+        return await look_up(self, path, *arguments, **more)
 
     with monkeypatch.context() as patched, pytest.raises(RemoteError, match="the storage is busy"):
         patched.setattr(s3fs.S3FileSystem, "_info", fail)
-        s3fs.S3FileSystem.clear_instance_cache()  # of objects that are bound to what it was
+        s3fs.S3FileSystem.clear_instance_cache()  # cached instances are bound to the original method
         save(run, staging, 4)
     s3fs.S3FileSystem.clear_instance_cache()
     assert (run / "checkpoints").sizes() == before
@@ -191,9 +191,9 @@ def test_latest_job_owns_the_run(run, staging, tmp_path):
     with staging_dir(run, str(tmp_path / "elsewhere"), process=0) as younger:
         assert saved.save(5, state_at(5), metadata()) and not saved.wait()
         assert "did not end cleanly" in younger.claim.take()
-        with pytest.raises(LostClaim, match=f"{run}: another job trains there now") as lost:
+        with pytest.raises(LostClaim, match=f"{run}: another job trains there now") as error:
             saved.save(6, state_at(6), metadata())
-        assert lost.value.exit_code == 2, "what launch/keep_running.py does not start again"
+        assert error.value.exit_code == 2, "launch/keep_running.py does not restart after this"
         logs = staging.folder / "logs"
         logs.mkdir()
         (logs / "late").write_text("late")
@@ -203,7 +203,7 @@ def test_latest_job_owns_the_run(run, staging, tmp_path):
         save(run, younger, 6)
     assert saved.steps() == [3, 4, 5, 6]
     with staging_dir(run, str(tmp_path / "third"), process=0) as third:
-        assert third.claim.take() is None, "the one before ended in order"
+        assert third.claim.take() is None, "the previous job ended cleanly"
 
 
 def test_overtaken_job_publishes_no_checkpoint(run, staging, monkeypatch):
@@ -242,7 +242,7 @@ def test_staging_of_a_killed_process_is_removed(run, tmp_path):
 
 
 def test_two_directories_are_written_at_the_same_time(run, staging, monkeypatch):
-    """A run that stops early keeps its best weights next to its checkpoints, and may save both at one step."""
+    """A run with early stopping saves its best weights next to its checkpoints, possibly at the same step."""
     upload, begun = RemotePath.upload_all, threading.Event()
 
     def wait_and_upload(place, folder, names):
@@ -260,7 +260,7 @@ def test_two_directories_are_written_at_the_same_time(run, staging, monkeypatch)
         assert same(saved.restore(abstract(state), metadata()).state, state)
 
 
-def test_save_that_fails_is_named_and_the_next_one_works(run, staging, monkeypatch):
+def test_failed_save_is_named_and_the_next_one_works(run, staging, monkeypatch):
     saved = Checkpoints(run / "checkpoints", keep_last=2, staging=staging)
     with monkeypatch.context() as patched:
 
@@ -284,7 +284,7 @@ def test_removed_run_is_named(run, staging):
         saved.save(2, state_at(2), metadata())
 
 
-def test_too_little_room_to_copy(run, staging, monkeypatch):
+def test_copy_with_too_little_room_is_refused(run, staging, monkeypatch):
     saved = save(run, staging, 1)
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 100}))
     with pytest.raises(OSError, match=r"bytes are to be copied to .* and 100 are\s+free; make room"):
@@ -299,11 +299,11 @@ def steps_in(run):
 
 @ON_BOTH
 def test_curves_reach_the_run_whole(run, staging):
-    """Curves published before a kill are kept up to the step where the run resumes."""
+    """Curves published before a kill stay, up to the step where the run resumes."""
     telemetry = open_telemetry(run, 0, staging=staging)
     for step in (1, 2, 3):
         telemetry.write(step, {"train/mlm_loss": 1.0})
-    assert not (run / METRICS_FILE).exists(), "an object is not sent for every line"
+    assert not (run / METRICS_FILE).exists(), "lines are not uploaded one by one"
     telemetry.publish()
     telemetry.write(4, {"train/mlm_loss": 1.0})
     assert steps_in(run) == [1, 2, 3]
@@ -312,7 +312,7 @@ def test_curves_reach_the_run_whole(run, staging):
             file.unlink()
     for folder in ("tensorboard", ""):
         (staging.folder / "logs" / folder).rmdir()
-    time.sleep(1.1)  # files of TensorBoard are named by the second
+    time.sleep(1.1)  # TensorBoard's file names have the time in seconds
     with open_telemetry(run, 2, staging=staging) as resumed:
         resumed.write(3, {"train/mlm_loss": 2.0})
     assert steps_in(run) == [1, 2, 3]
@@ -320,7 +320,7 @@ def test_curves_reach_the_run_whole(run, staging):
     assert len([name for name in (run / "tensorboard").sizes() if "tfevents" in name]) == 2
 
 
-def test_files_are_sent_when_they_changed(run, staging, monkeypatch):
+def test_mirror_uploads_only_changed_files(run, staging, monkeypatch):
     sent = []
     upload = RemotePath.upload_all
     monkeypatch.setattr(RemotePath, "upload_all", lambda *a: (sent.append(list(a[2])), upload(*a)))
@@ -338,7 +338,7 @@ def test_files_are_sent_when_they_changed(run, staging, monkeypatch):
 
 
 def test_logs_are_uploaded_in_the_background(run, staging, monkeypatch):
-    """While nothing is saved, lines are sent after some time, and a failure is left to the next that is waited for."""
+    """Between saves, lines are uploaded after some time; a failed upload is retried by the next `publish`."""
     monkeypatch.setattr(mirror, "UPLOAD_SECONDS", 0.0)
     telemetry = open_telemetry(run, 0, loggers=(), staging=staging)
     telemetry._mirror._seconds = 0.0

@@ -1,4 +1,4 @@
-"""`SHA256SUMS` of a folder: every difference is named."""
+"""`SHA256SUMS` in a folder: every difference is named."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_unchanged_folder_has_no_finding(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (lambda folder: (folder / "a.txt").write_text("b"), "a.txt: its SHA-256 differs"),
         (lambda folder: (folder / "a.txt").unlink(), "a.txt: missing"),
@@ -33,10 +33,10 @@ def test_unchanged_folder_has_no_finding(folder: Path) -> None:
         (lambda folder: (folder / SUMS_FILE).unlink(), "SHA256SUMS: missing"),
     ],
 )
-def test_every_difference_is_named(folder: Path, change: Callable[[Path], object], told: str) -> None:
+def test_every_difference_is_named(folder: Path, change: Callable[[Path], object], message: str) -> None:
     change(folder)
     (finding,) = check_sums(folder)
-    assert told in finding
+    assert message in finding
 
 
 def test_truncated_or_grown_list_is_refused(folder: Path) -> None:

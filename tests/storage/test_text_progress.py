@@ -24,8 +24,8 @@ def test_numbers_have_three_digits_and_no_power_of_ten(value, text):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Every look at the clock is `step` seconds later."""
-    ticks = Hand()
+    """Advance the clock by `step` seconds at every call."""
+    ticks = ManualClock()
 
     def tick():
         ticks.now += ticks.step
@@ -35,7 +35,7 @@ def clock(monkeypatch):
     return ticks
 
 
-def test_plain_stream_gets_a_line_after_10_s_then_each_minute(clock):
+def test_log_gets_a_line_after_10_s_then_each_minute(clock):
     stream = io.StringIO()
     line = ProgressLine(stream)
     clock.step = 10.0
@@ -49,7 +49,7 @@ def test_plain_stream_gets_a_line_after_10_s_then_each_minute(clock):
     ]
 
 
-def test_work_of_under_ten_seconds_is_not_printed(clock):
+def test_work_under_ten_seconds_is_not_printed(clock):
     stream, terminal = io.StringIO(), Terminal()
     clock.step = 3.0
     for line in (ProgressLine(stream), ProgressLine(terminal)):
@@ -61,7 +61,7 @@ def test_work_of_under_ten_seconds_is_not_printed(clock):
     assert "\n" not in shown
 
 
-def test_work_of_an_earlier_run_does_not_flatter_the_estimate(clock):
+def test_work_of_an_earlier_run_does_not_bias_the_eta(clock):
     stream = Terminal()
     line = ProgressLine(stream)
     line("preparing text", 800, 1000)
@@ -69,8 +69,8 @@ def test_work_of_an_earlier_run_does_not_flatter_the_estimate(clock):
     assert stream.getvalue().endswith("Preparing text: 900 of 1,000, 2 s left")
 
 
-class Hand:
-    """A clock that is turned by hand."""
+class ManualClock:
+    """A clock that only the test advances."""
 
     def __init__(self):
         self.now, self.step = 100.0, 2.0
@@ -79,41 +79,41 @@ class Hand:
         return self.now
 
 
-def said_during(signs, clock, seconds):
-    """(second, line) of everything printed over so many quarters of a second."""
-    said = []
+def lines_during(signs, clock, seconds):
+    """Advance the clock by `seconds`; returns (second, line) of everything that is printed."""
+    lines = []
     for _ in range(round(seconds * 4)):
         clock.now += 0.25
         if (line := signs.due()) is not None:
-            said.append((clock.now - 100, line))
+            lines.append((clock.now - 100, line))
             signs.spoke()
-    return said
+    return lines
 
 
 def test_silent_work_is_printed_after_10_s_then_each_minute():
-    clock = Hand()
+    clock = ManualClock()
     signs = Signs(clock)
     with signs.doing("compiling"):
-        assert said_during(signs, clock, 131) == [
+        assert lines_during(signs, clock, 131) == [
             (10, "Compiling… (10 s)"),
             (70, "Compiling… (1 min 10 s)"),
             (130, "Compiling… (2 min 10 s)"),
         ]
     with signs.doing("stepping", first_after=60, later_every=300):
-        assert [round(when) - 131 for when, _ in said_during(signs, clock, 600)] == [60, 360]
+        assert [round(when) - 131 for when, _ in lines_during(signs, clock, 600)] == [60, 360]
 
 
 def test_printed_line_delays_the_next_sign():
-    clock = Hand()
+    clock = ManualClock()
     signs = Signs(clock)
     with signs.doing("counting"):
-        assert said_during(signs, clock, 9.5) == []
+        assert lines_during(signs, clock, 9.5) == []
         signs.spoke()
-        assert said_during(signs, clock, 9.75) == []
-        assert [when for when, _ in said_during(signs, clock, 0.5)] == [19.5]
+        assert lines_during(signs, clock, 9.75) == []
+        assert [when for when, _ in lines_during(signs, clock, 0.5)] == [19.5]
 
 
-def test_terminal_names_the_work_in_one_line_that_output_erases(monkeypatch):
+def test_terminal_shows_the_work_in_a_line_that_output_erases(monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr(module.sys, "stdout", terminal)
     monkeypatch.setattr(module, "_SILENT", 0.0)
@@ -136,14 +136,14 @@ def wait_for_text(stream, text):
 
 
 def test_innermost_work_is_named():
-    clock = Hand()
+    clock = ManualClock()
     signs = Signs(clock)
-    assert said_during(signs, clock, 20) == []
+    assert lines_during(signs, clock, 20) == []
     with signs.doing("all of it"):
         with signs.doing(lambda: "batch 3 of 9"):
-            assert [line for _, line in said_during(signs, clock, 80)] == ["batch 3 of 9"] * 2
-        assert said_during(signs, clock, 61)[0][1].startswith("All of it… (")
-    assert said_during(signs, clock, 20) == []
+            assert [line for _, line in lines_during(signs, clock, 80)] == ["batch 3 of 9"] * 2
+        assert lines_during(signs, clock, 61)[0][1].startswith("All of it… (")
+    assert lines_during(signs, clock, 20) == []
 
 
 def test_thread_prints_while_the_work_is_silent(monkeypatch):
@@ -152,7 +152,7 @@ def test_thread_prints_while_the_work_is_silent(monkeypatch):
     signs, outer, inner = Signs(), [], []
     with signs.speaking("starting", outer.append):
         wait_for(outer)
-        # A whole run speaks inside a verb that speaks already: by the innermost way, and of the innermost work.
+        # A run inside a command that already prints: the innermost function prints the innermost work.
         with signs.speaking("working", inner.append):
             wait_for(inner)
     assert outer[0].startswith("Starting… (") and inner[0].startswith("Working… (")
@@ -161,15 +161,15 @@ def test_thread_prints_while_the_work_is_silent(monkeypatch):
     assert len(outer) == count, "the thread has ended"
 
 
-def wait_for(said, seconds=120):
+def wait_for(lines, seconds=120):
     deadline = time.monotonic() + seconds
-    while not said:
+    while not lines:
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
 def test_progress_counts_as_output():
-    clock = Hand()
+    clock = ManualClock()
     signs = Signs(clock)
     before = module.SIGNS
     module.SIGNS = signs
@@ -177,6 +177,6 @@ def test_progress_counts_as_output():
         with signs.doing("preparing text"):
             clock.now += 9.75
             ProgressLine(Terminal())("preparing text", 5, 10)
-            assert said_during(signs, clock, 9.75) == []
+            assert lines_during(signs, clock, 9.75) == []
     finally:
         module.SIGNS = before

@@ -1,4 +1,4 @@
-"""Web pages, PDF files and Word documents that tests write."""
+"""Write web pages, PDF files and Word documents for tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PAGE = """<html><head><meta charset="{charset}"><title>Site</title></head><body>
 
 
 def pdf_file(pages: list[list[str]]) -> bytes:
-    """A PDF file with the lines of each page."""
+    """Make a PDF file from the lines of each page."""
     import pypdf
     from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
@@ -23,9 +23,9 @@ def pdf_file(pages: list[list[str]]) -> bytes:
         page = writer.add_blank_page(600, 800)
         fonts = DictionaryObject({NameObject("/F"): font})
         page[NameObject("/Resources")] = DictionaryObject({NameObject("/Font"): fonts})
-        shown = "".join(f"({line}) Tj 0 -14 Td " for line in lines)
+        operators = "".join(f"({line}) Tj 0 -14 Td " for line in lines)
         content = DecodedStreamObject()
-        content.set_data(f"BT /F 11 Tf 50 750 Td {shown}ET".encode("cp1252"))
+        content.set_data(f"BT /F 11 Tf 50 750 Td {operators}ET".encode("cp1252"))
         page[NameObject("/Contents")] = writer._add_object(content)
     file = io.BytesIO()
     writer.write(file)
@@ -33,7 +33,7 @@ def pdf_file(pages: list[list[str]]) -> bytes:
 
 
 def docx_file(*paragraphs: str) -> bytes:
-    """A Word document with these paragraphs, a table of four cells, of which two are merged, and a header."""
+    """Make a Word document with these paragraphs, a table of four cells, two of them merged, and a header."""
     import docx
 
     document = docx.Document()

@@ -1,4 +1,4 @@
-"""Forty small generated files, and the content of their store."""
+"""Fixture with forty small generated files, and helpers for their stores."""
 
 import hashlib
 import random
@@ -17,8 +17,8 @@ VOCAB = [*SPECIAL_TOKENS, ".", ",", *WORDS, *LETTERS, *(f"##{letter}" for letter
 
 def generated_text(seed, sentences=12):
     draw = random.Random(seed)
-    made = [" ".join(draw.choices(WORDS, k=draw.randint(3, 12))).capitalize() + "." for _ in range(sentences)]
-    return " ".join(made[: sentences // 2]) + "\n\n" + " ".join(made[sentences // 2 :])
+    generated = [" ".join(draw.choices(WORDS, k=draw.randint(3, 12))).capitalize() + "." for _ in range(sentences)]
+    return " ".join(generated[: sentences // 2]) + "\n\n" + " ".join(generated[sentences // 2 :])
 
 
 @pytest.fixture

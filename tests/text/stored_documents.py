@@ -1,4 +1,4 @@
-"""Token stores of documents that are given as ids."""
+"""Write token stores from documents given as ids."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def write_store(
     documents_per_shard: int | None = None,
     provenance: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write a store of documents as lists of sentences of ids, e.g. `{"train": [[[5, 6], [7]], [[8]]]}`.
+    """Write a store of documents, which are lists of sentences of ids, e.g. `{"train": [[[5, 6], [7]], [[8]]]}`.
 
     A split starts a new shard after every `documents_per_shard` documents.
     """

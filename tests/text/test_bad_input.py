@@ -1,7 +1,7 @@
-"""Hostile and broken text: counted, replaced or refused by a rule, in bounded memory, and never a crash.
+"""Hostile and broken text is counted, replaced or refused by rule, in bounded memory, and never crashes.
 
-Damaged compressed data and bad JSON are in test_sources.py, dumps that are cut off in test_wikipedia.py, Parquet files
-in test_parquet.py, data sets that are not there in test_tfds.py.
+Damaged compressed data and bad JSON are in test_sources.py, truncated dumps in test_wikipedia.py, Parquet files in
+test_parquet.py, missing data sets in test_tfds.py.
 """
 
 import bz2
@@ -47,7 +47,7 @@ def refusal(path, kind):
 
 
 def store_of(folder, *sources):
-    """The store of some sources, with enough documents beside them."""
+    """Make a store from some sources, with enough other documents for both splits."""
     folder.mkdir(exist_ok=True)
     vocab = write(folder / "vocab.txt", "\n".join([*SPECIAL_TOKENS, ".", *LETTERS, *(f"##{c}" for c in LETTERS)]))
     plain = write(folder / "plain.txt", "\n\n".join(f"it {letter}." for letter in LETTERS))
@@ -81,10 +81,10 @@ def test_little_invalid_utf8_is_replaced_and_counted(tmp_path, kind, bad):
     words = b"words of a text " * 100
     content = RECORD[kind](b"caf" + bad + b" " + words + bad * 2 + b"end \xef\xbf\xbd")
     counts = ReadCounts()
-    (found,) = texts(write(tmp_path / "a", content), kind, counts)
+    (document,) = texts(write(tmp_path / "a", content), kind, counts)
     expected = bad.decode(errors="replace")
-    assert found == f"caf{expected} {words.decode()}{expected * 2}end \ufffd"
-    assert counts.replaced_characters == 3 * len(expected)  # the one that the file has itself is none of them
+    assert document == f"caf{expected} {words.decode()}{expected * 2}end \ufffd"
+    assert counts.replaced_characters == 3 * len(expected)  # U+FFFD in the file itself does not count
 
 
 @pytest.mark.parametrize("kind", RECORD)
@@ -96,7 +96,7 @@ def test_other_encodings_are_refused_with_an_offset(tmp_path, kind):
     assert "it is likely cp1252; convert the file (iconv -f cp1252 -t utf-8)" in message
 
 
-def test_share_that_may_be_replaced(tmp_path):
+def test_share_of_replaced_characters_is_limited(tmp_path):
     counts = ReadCounts()
     path = write(tmp_path / "a", b"\xe9" + b"x" * 99)
     assert len(texts(path, "text", counts)) == 1 == counts.replaced_characters
@@ -111,7 +111,7 @@ def test_large_binary_file_is_refused_early(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="not UTF-8, byte 0xe9 at offset 0"):
         texts(path, "lines", counts)
     assert counts.replaced_characters <= 1 << 20
-    # The same number is a small share of a longer text.
+    # The same number of bytes is a small share of a longer text.
     write(path, b"\xe9" * 9000 + b"\n" + b"words\n" * (1 << 18))
     assert sum(map(len, texts(path, "lines"))) > 1 << 20
 
@@ -120,8 +120,8 @@ def test_large_binary_file_is_refused_early(tmp_path, monkeypatch):
 def test_replacement_depends_only_on_the_text(tmp_path, suffix):
     text = SENTENCE + b"\xe9" * 2000 + b"x" * (5 << 20) + b"\n" + SENTENCE * 1000
     counts = ReadCounts()
-    found = texts(write(tmp_path / f"a{suffix}", COMPRESS.get(suffix, bytes)(text)), "lines", counts)
-    assert "".join(found).count("\ufffd") == counts.replaced_characters == 3001
+    documents = texts(write(tmp_path / f"a{suffix}", COMPRESS.get(suffix, bytes)(text)), "lines", counts)
+    assert "".join(documents).count("\ufffd") == counts.replaced_characters == 3001
 
 
 def test_prepare_reports_replaced_characters(tmp_path):
@@ -137,15 +137,15 @@ def test_prepare_reports_replaced_characters(tmp_path):
 def test_nul_bytes_are_replaced_if_they_are_few(tmp_path, kind):
     counts = ReadCounts()
     content = RECORD[kind](b"one\0two " + b"words " * 50)
-    (found,) = texts(write(tmp_path / "a", content), kind, counts)
-    assert found.startswith("one\ufffdtwo words") and counts.replaced_characters == 1
+    (document,) = texts(write(tmp_path / "a", content), kind, counts)
+    assert document.startswith("one\ufffdtwo words") and counts.replaced_characters == 1
     utf16 = RECORD[kind](b"x").decode().replace("x", "Text. " * 99).encode("utf-16-le")
     assert "a: not a text file, it has a NUL byte at offset 1, one of " in refusal(write(tmp_path / "a", utf16), "text")
 
 
 @pytest.mark.parametrize("kind", ["text", "lines", "jsonl"])
 def test_control_characters_give_no_tokens(tmp_path, kind):
-    # Those that end lines or paragraphs somewhere are spaces here.
+    # Characters that end lines or paragraphs in some formats count as spaces here.
     separators = "\t\n\v\f\r\x1c\x1d\x1e\x1f\x85"
     controls = [chr(n) for n in (*range(32), *range(127, 160)) if chr(n) not in separators]
     spoiled, plain = (
@@ -174,10 +174,10 @@ def test_endless_line_of_records_is_refused_in_bounded_memory(tmp_path, suffix):
         "wikipedia": "line 1: a line of more than 32 MiB; is it a MediaWiki XML dump",
     }.items():
         tracemalloc.start()
-        found = refusal(path, kind)
+        refusal_text = refusal(path, kind)
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        assert message in found
+        assert message in refusal_text
         assert peak < 180 << 20
 
 
@@ -187,7 +187,7 @@ PEAK = """
 import sys
 from bertjax.text.sources.registry import read_documents
 from bertjax.text.sources.source import SourceFile
-def most():  # of this program; getrusage counts its parent's too
+def most():  # getrusage would include the parent's memory
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
 before = most()
 count = 0
@@ -197,7 +197,7 @@ print(count, (most() - before) >> 10)
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux to tell a program's memory")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak memory from /proc")
 @pytest.mark.parametrize("size", [50 << 20, pytest.param(1 << 30, marks=pytest.mark.long)])
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
 def test_line_of_a_gigabyte_runs_in_bounded_memory(tmp_path, size, suffix):
@@ -219,7 +219,7 @@ GIANTS = {
 }
 
 
-# Each with one kind of source, and each kind once at least.
+# Each giant with one kind of source, and each kind at least once.
 @pytest.mark.parametrize(("giant", "kind"), list(zip(GIANTS, ("text", "lines", "jsonl", "text"), strict=True)))
 @pytest.mark.filterwarnings("ignore:.*of the tokens are .UNK.:UserWarning")
 def test_giant_words_become_few_tokens(tmp_path, kind, giant):

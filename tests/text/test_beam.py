@@ -1,4 +1,4 @@
-"""Apache Beam as the runner: the bytes of the other runners, each unit once, and errors that name the file."""
+"""The Apache Beam runner: the same bytes as other runners, each unit once, and errors that name the file."""
 
 import contextlib
 import importlib.util
@@ -38,7 +38,7 @@ def by_beam(folder, *options):
     return partial(beam.run_units, options=("--runner=DirectRunner", *options), folder=Path(folder))
 
 
-def test_the_dask_runner_has_a_short_name_and_small_tasks():
+def test_dask_runner_has_a_short_name_and_small_tasks():
     dask = "apache_beam.runners.dask.dask_runner.DaskRunner"
     assert beam._with_defaults(["--runner=DaskRunner"]) == [f"--runner={dask}", "--dask_partition_size=1"]
     assert beam._with_defaults(["--runner", "DaskRunner", "--dask_npartitions=8"]) == [
@@ -51,13 +51,13 @@ def test_the_dask_runner_has_a_short_name_and_small_tasks():
 
 @pytest.mark.long
 @needs_beam
-def test_same_bytes_from_a_dask_cluster_that_loses_a_worker(data, tmp_path):
+def test_dask_cluster_that_loses_a_worker_gives_same_bytes(data, tmp_path):
     distributed = pytest.importorskip("distributed")
     data = changed(data, root=str(tmp_path / "dask"))
     alone = prepare(changed(data, root=str(tmp_path / "alone")))
     killed = []
 
-    def kill_first_that_works(cluster, folder):
+    def kill_first_worker(cluster, folder):
         while not killed:
             if list(folder.glob("store-*.partial/unit-*.json")):
                 worker = cluster.workers[0]
@@ -66,7 +66,7 @@ def test_same_bytes_from_a_dask_cluster_that_loses_a_worker(data, tmp_path):
             time.sleep(0.002)
 
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
-        killer = threading.Thread(target=kill_first_that_works, args=(cluster, Path(data.root)), daemon=True)
+        killer = threading.Thread(target=kill_first_worker, args=(cluster, Path(data.root)), daemon=True)
         killer.start()
         options = ("--runner=DaskRunner", f"--dask_client_address={cluster.scheduler_address}")
         store = prepare(data, runner=partial(beam.run_units, options=options, folder=Path(data.root)))
@@ -84,12 +84,12 @@ def prepared_by_beam(data, *options):
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param((), id="one", marks=pytest.mark.long),  # the suite has it in `test_command`
+        pytest.param((), id="one", marks=pytest.mark.long),  # the suite has it in `test_prepare_command_runs_on_beam`
         pytest.param(("--direct_num_workers=2", "--direct_running_mode=multi_threading"), id="threads"),
     ],
 )
 def test_same_bytes_from_every_runner(data, tmp_path, options):
-    """Of the store and of the vocabulary that is trained for it."""
+    """Compares the store and the vocabulary that is trained for it."""
     roots = [changed(data, vocab="", vocab_size=60, root=str(tmp_path / name)) for name in ("beam", "pool", "shards")]
     stores = [prepared_by_beam(roots[0], *options), prepare(roots[1])]
     for index in range(3):
@@ -141,29 +141,29 @@ def test_killed_pipeline_reuses_finished_units(data, tmp_path, monkeypatch):
     running.wait()
     finished = {path.stem for path in Path(again.root).glob("store-*.partial/unit-*.json")}
     assert len(list(Path(again.root).glob("beam-*.partial"))) == 1
-    monkeypatch.setattr(module, "make_shards", noted)
+    monkeypatch.setattr(module, "make_shards", make_and_record)
     assert content(prepared_by_beam(again)) == expected
-    made = {f"unit-{number:05}" for number in NOTED}
-    assert made == {f"unit-{unit.number:05}" for unit in Corpus.of(again).units} - finished
+    made_units = {f"unit-{number:05}" for number in MADE_NUMBERS}
+    assert made_units == {f"unit-{unit.number:05}" for unit in Corpus.of(again).units} - finished
     assert finished and not list(Path(again.root).glob("*.partial"))
 
 
-NOTED = []
+MADE_NUMBERS = []
 
 
-def noted(unit, job):
-    NOTED.append(unit.number)
+def make_and_record(unit, job):
+    MADE_NUMBERS.append(unit.number)
     return shards.make_shards(unit, job)
 
 
 @needs_beam
-def test_bad_text_is_reported_like_by_the_pool(data, tmp_path):
+def test_bad_text_is_reported_as_by_the_pool(data, tmp_path):
     (tmp_path / "text" / "31.txt").write_bytes(b"ELF\x00\xff\xfe\x80" * 99)
     messages = []
     for runner in (None, by_beam(data.root)):
-        with pytest.raises(ValueError, match=r"31\.txt: not ") as told:
+        with pytest.raises(ValueError, match=r"31\.txt: not ") as error:
             prepare(data, runner=runner)
-        messages.append(str(told.value))
+        messages.append(str(error.value))
         assert not list(Path(data.root).glob("beam-*.partial"))
     assert messages[0] == messages[1]
 
@@ -174,7 +174,7 @@ def fail_at_two(unit):
     return unit.number
 
 
-def give_nothing_back(unit, function, results):
+def run_without_result(unit, function, results):
     function(unit)
 
 
@@ -193,13 +193,13 @@ def divmod_of(by, unit):
 
 @needs_beam
 def test_folder_that_is_not_shared_is_reported(tmp_path, monkeypatch):
-    monkeypatch.setattr(beam, "_run_unit", give_nothing_back)
+    monkeypatch.setattr(beam, "_run_unit", run_without_result)
     with pytest.raises(RuntimeError, match=r"testing: .* left nothing in .*beam-.*; set data\.root to a folder"):
         list(by_beam(tmp_path)(partial(divmod_of, 3), UNITS, "testing"))
 
 
 @needs_beam
-def test_command(data, tmp_path, capsys):
+def test_prepare_command_runs_on_beam(data, tmp_path, capsys):
     recipe = Path(__file__).parents[2] / "configs" / "quickstart.py"
     fixed = ["--data.sources", *data.sources, "--data.vocab", data.vocab, "--data.held-out", "0.25"]
     roots = [str(tmp_path / name) for name in ("beam", "pool")]
@@ -219,7 +219,7 @@ def test_beam_refuses_shards(data, capsys):
 
 
 def test_two_processes_may_make_one_unit(data):
-    """The one that is slower, or comes later, puts the same files in the place of the others'."""
+    """The slower or later process replaces the other's files by equal ones."""
     prepare_share(changed(data), 0, 1)
     folder = next(Path(data.root).glob("store-*.partial"))
     record = json.loads((folder / "unit-00001.json").read_bytes())
@@ -230,7 +230,7 @@ def test_two_processes_may_make_one_unit(data):
     unit = corpus.units[1]
     with open(folder / "train-00001.tokens", "rb") as opened:
         assert shards.make_shards(unit, job) == record
-        assert os.fstat(opened.fileno()).st_nlink == 0  # replaced, not written over while somebody reads it
+        assert os.fstat(opened.fileno()).st_nlink == 0  # replaced, not overwritten while somebody reads it
     (folder / "unit-00001-left").rmdir()
     assert content(folder) == before
     (folder / "unit-00001-left").mkdir()

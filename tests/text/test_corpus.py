@@ -1,4 +1,4 @@
-"""A corpus: its units are the same for every run, and hold every file once, in order."""
+"""A corpus: its units are the same for every run, and have every file once, in order."""
 
 import pytest
 from hypothesis import given
@@ -11,7 +11,7 @@ from bertjax.text.sources.source import Source, SourceFile
 
 
 class SizedFile(SourceFile):
-    """A file that is nowhere."""
+    """A file that does not exist."""
 
     @property
     def size(self):
@@ -22,16 +22,16 @@ class SizedFile(SourceFile):
 def test_units_hold_every_file_once_in_order(sizes, unit_bytes):
     files = tuple(tuple(SizedFile("text", f"{size}.txt.xz") for size in group) for group in sizes)
     hashed = tuple(tuple(HashedFile(file, "", ()) for file in group) for group in files)
-    made = Corpus(tuple(Source("text", "*") for _ in files), hashed)
-    held, corpus.UNIT_BYTES = corpus.UNIT_BYTES, unit_bytes
+    whole = Corpus(tuple(Source("text", "*") for _ in files), hashed)
+    default, corpus.UNIT_BYTES = corpus.UNIT_BYTES, unit_bytes
     try:
-        units = made.units
+        units = whole.units
     finally:
-        corpus.UNIT_BYTES = held
+        corpus.UNIT_BYTES = default
     assert [unit.number for unit in units] == list(range(len(units)))
     for place, group in enumerate(files):
         assert tuple(file for unit in units if unit.source == place for file in unit.files) == group
-    target = max(unit_bytes, made.text_bytes // corpus.MAX_UNITS)
+    target = max(unit_bytes, whole.text_bytes // corpus.MAX_UNITS)
     full = [unit for unit in units if 4 * unit.size >= target]
     assert len(units) - len(full) <= len(files)
     assert all(4 * (unit.size - unit.files[-1].size) < target for unit in units)
@@ -55,19 +55,19 @@ def test_too_many_files_are_refused_before_reading(tmp_path, monkeypatch):
 
 
 def test_changes_since_names_new_missing_and_changed_files(tmp_path):
-    def corpus_of(*kinds):
+    def make_corpus(*kinds):
         sources = tuple(f"{kind}:{tmp_path}/*.txt" for kind in kinds)
         return Corpus.of(DataConfig(sources=sources, root=str(tmp_path / "data")))
 
     for name in "abcdefg":
         (tmp_path / f"{name}.txt").write_text(f"text {name}")
-    earlier = corpus_of("text").description()
-    assert corpus_of("text").changes_since(earlier) == []
+    earlier = make_corpus("text").description()
+    assert make_corpus("text").changes_since(earlier) == []
     (tmp_path / "a.txt").rename(tmp_path / "aa.txt")
-    assert corpus_of("text").changes_since(earlier) == [], "the contents are the same, in the same order"
+    assert make_corpus("text").changes_since(earlier) == [], "the contents are the same, in the same order"
     (tmp_path / "b.txt").write_text("another")
     for name in "hijk":
         (tmp_path / f"{name}.txt").write_text("more")
-    (phrase,) = corpus_of("text").changes_since(earlier)
+    (phrase,) = make_corpus("text").changes_since(earlier)
     assert phrase.endswith(": 5 new (aa.txt, h.txt, i.txt, …), 1 missing (a.txt), 1 changed (b.txt)")
-    assert corpus_of("text", "lines").changes_since(earlier) == ["data.sources had 1 sources and has 2"]
+    assert make_corpus("text", "lines").changes_since(earlier) == ["data.sources had 1 sources and has 2"]

@@ -1,4 +1,4 @@
-"""The `csv` source: one document a row, the separator of the header, and files that are not such tables."""
+"""The `csv` source: one document per row, separators from the header, and malformed tables."""
 
 import gzip
 import json
@@ -32,8 +32,8 @@ def test_csv_takes_the_separator_of_the_header(tmp_path, separator):
     ]
     content = "\r\n".join(separator.join(row) for row in rows)
     counts = ReadCounts()
-    found = documents(tmp_path / "a.csv", content, counts=counts)
-    assert [document.text for document in found] == ['One, two; "three"\tfour | five.', "A line.\nAnother."]
+    parsed = documents(tmp_path / "a.csv", content, counts=counts)
+    assert [document.text for document in parsed] == ['One, two; "three"\tfour | five.', "A line.\nAnother."]
     assert counts.empty_documents == 1
 
 
@@ -56,11 +56,11 @@ def test_csv_reads_tsv_without_quoting(tmp_path):
 
 def test_csv_reads_marked_spans(tmp_path):
     spans = json.dumps([[0, 3]]).replace('"', '""')
-    (found,) = documents(tmp_path / "a.csv", f'text,marks\nBig apple.,"{spans}"\n')
-    assert get_spans(found.text) == ()
+    (document,) = documents(tmp_path / "a.csv", f'text,marks\nBig apple.,"{spans}"\n')
+    assert get_spans(document.text) == ()
     (file,) = source_files(parse_source(f"csv:{tmp_path}/a.csv"))
-    (found,) = read_documents(type(file)(**{**vars(file), "spans": "marks"}))
-    assert [(span.start, span.end) for span in get_spans(found.text)] == [(0, 3)]
+    (document,) = read_documents(type(file)(**{**vars(file), "spans": "marks"}))
+    assert [(span.start, span.end) for span in get_spans(document.text)] == [(0, 3)]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_csv_refuses_malformed_rows(tmp_path, content, message):
     ],
     ids=["open to the end", "ends inside a field", "ends at a separator"],
 )
-def test_lines_of_a_bad_row_count_as_bad_records(tmp_path, content, bad):
+def test_each_line_of_a_bad_row_counts_as_a_bad_record(tmp_path, content, bad):
     (tmp_path / "a.csv").write_text(content)
     (file,) = source_files(parse_source(f"csv:{tmp_path}/a.csv"))
     counts = ReadCounts()

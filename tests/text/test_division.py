@@ -1,4 +1,4 @@
-"""Any text makes a store: one file, a few novels, one line; what cannot is refused before anything is tokenized."""
+"""Any text makes a store: one file, a few novels, one line; too little text is refused before tokenizing."""
 
 import itertools
 import json
@@ -47,7 +47,7 @@ LAYOUTS = {
 
 @pytest.fixture
 def source(data, tmp_path):
-    """A function that makes the data of texts, a file for each."""
+    """Return a function that writes texts, a file each, and returns a config for them."""
 
     def make(*texts, **values):
         folder = tmp_path / "own"
@@ -59,8 +59,8 @@ def source(data, tmp_path):
     return make
 
 
-def sentences(text):
-    """The parts of a store that do not depend on the division into documents."""
+def sorted_characters(text):
+    """The characters of a text, which do not depend on its division into documents."""
     return "".join(sorted(" ".join(text.split())))
 
 
@@ -72,14 +72,14 @@ def test_one_file_becomes_documents_of_both_splits(source, layout):
     assert train.num_documents > 20 and held_out.num_documents >= LEAST_DOCUMENTS
     assert held_out.num_tokens < 0.2 * train.num_tokens
     notes = reading_notes(store.manifest)
-    made = train.num_documents + held_out.num_documents
-    assert f"{made:,} documents were made from 0.txt" in notes
+    num_documents_made = train.num_documents + held_out.num_documents
+    assert f"{num_documents_made:,} documents were made from 0.txt" in notes
     assert any("of the text is held out" in note for note in notes)
-    # Nothing is lost, and each text of the file is there once.
+    # The pieces have all text exactly once.
     (file,) = Corpus.of(data).files[0]
     pieces = [d.text for d in read_documents(file, longest=divide(Corpus.of(data), data).longest)]
-    assert len(pieces) == made
-    assert sentences(" ".join(pieces)) == sentences(LAYOUTS[layout])
+    assert len(pieces) == num_documents_made
+    assert sorted_characters(" ".join(pieces)) == sorted_characters(LAYOUTS[layout])
 
 
 def test_pieces_begin_at_chapters():
@@ -101,7 +101,7 @@ def test_pieces_begin_at_chapters():
         "Kapitel 3", "Chapitre premier I", "Глава 5", "第十二章 归来", "제 3 장",
     ],
 )  # fmt: skip
-def test_headings(heading):
+def test_headings_begin_pieces(heading):
     if heading == "Chapitre premier I":
         heading = "Chapitre I"
     stream = ["x" * 900, heading, "y" * 900, None]
@@ -133,7 +133,7 @@ def test_long_paragraph_is_cut_after_a_sentence():
 
 
 def test_corpus_of_many_documents_is_unchanged(data):
-    """The inputs of a store that could be made before there was anything to divide are the same."""
+    """Stores from before documents could be divided have the same inputs."""
     corpus = Corpus.of(data)
     division = divide(corpus, data)
     assert division.inputs() == {"held_out": 0.25} and not division.notes()
@@ -147,10 +147,10 @@ def test_more_documents_are_held_out_if_too_few(data, tmp_path):
     share = min(draws(text)[0] for text in texts) * 0.99  # no document is below it
     division = divide(Corpus.of(data), changed(data, held_out=share))
     assert division.longest == 0
-    chosen = sorted(texts, key=draws)[: sum(draws(text)[0] < division.held_out for text in texts)]
-    assert len(chosen) >= LEAST_DOCUMENTS and sum(map(len, chosen)) <= LARGEST_SHARE * sum(map(len, texts))
+    expected = sorted(texts, key=draws)[: sum(draws(text)[0] < division.held_out for text in texts)]
+    assert len(expected) >= LEAST_DOCUMENTS and sum(map(len, expected)) <= LARGEST_SHARE * sum(map(len, texts))
     store = TokenStore.open(prepare(changed(data, held_out=share)))
-    assert store.split("held_out").num_documents == len(chosen)
+    assert store.split("held_out").num_documents == len(expected)
     assert [note for note in reading_notes(store.manifest) if f"{division.share:.1%} of the text is held out" in note]
 
 
@@ -160,12 +160,12 @@ def test_enough_is_held_out_to_measure(source):
     division = divide(Corpus.of(data), data)
     (file,) = Corpus.of(data).files[0]
     pieces = [d.text for d in read_documents(file, longest=division.longest)]
-    held = sum(len(p) for p in pieces if draws(p)[0] < division.held_out)
-    assert held >= min(MEASURED, MEASURED_SHARE * len(text)) * 0.99
+    held_out_characters = sum(len(p) for p in pieces if draws(p)[0] < division.held_out)
+    assert held_out_characters >= min(MEASURED, MEASURED_SHARE * len(text)) * 0.99
 
 
 def test_short_source_keeps_the_works_of_others(source, tmp_path):
-    """Its shard has a single document, which ends with the shard."""
+    """The short source's shard has a single document, which ends with the shard."""
     note = tmp_path / "note.txt"
     note.write_text(novel("note", 1)[:400] + ".")
     data = source(novel("a", 12), novel("b", 12), split_documents="always", held_out=0.001)
@@ -176,7 +176,7 @@ def test_short_source_keeps_the_works_of_others(source, tmp_path):
     assert len(np.unique(view.works)) == 3
 
 
-def test_random_b_is_of_another_novel_of_several(source, tmp_path):
+def test_random_segment_b_is_from_another_work(source, tmp_path):
     """Chapters are documents of a work; six novels are six works."""
     names = [f"novel{n}" for n in range(6)]
     (tmp_path / "novels.txt").write_text("\n".join([*VOCAB, *names]))
@@ -189,8 +189,10 @@ def test_random_b_is_of_another_novel_of_several(source, tmp_path):
     of_document = np.repeat(np.arange(view.num_documents), np.diff(view.document_offsets))
     spelled = np.array(store.tokenizer().tokens)[last]
     for n in range(6):
-        named = {w for w in spelled[np.isin(of_document, np.flatnonzero(view.works == n))] if w.startswith("novel")}
-        assert named == {names[n]}
+        novel_names = {
+            w for w in spelled[np.isin(of_document, np.flatnonzero(view.works == n))] if w.startswith("novel")
+        }
+        assert novel_names == {names[n]}
 
     def plan(works):
         return build_plan(
@@ -212,15 +214,15 @@ def test_random_b_is_of_another_novel_of_several(source, tmp_path):
     assert len(set(zip(a.tolist(), b.tolist(), strict=True))) == 30  # every other work is drawn from every work
     a, b = works_of(plan(None))
     assert (a == b).mean() > 0.05
-    # One work alone: another chapter.
+    # With a single work, B is from another chapter.
     alone = plan(np.zeros(view.num_documents, np.int64))
     other = plan(None)
     assert np.array_equal(alone.b_start, other.b_start)
 
 
-def test_auto_divides_novels_as_always_does(source):
+def test_auto_and_always_divide_novels_alike(source):
     data = source(*(novel(f"{n}", 10) for n in range(3)))
-    folders = [prepare(changed(data, split_documents=how)) for how in ("auto", "always")]
+    folders = [prepare(changed(data, split_documents=mode)) for mode in ("auto", "always")]
     assert folders[0] == folders[1]
 
 
@@ -229,10 +231,10 @@ def test_trained_vocabulary_ignores_held_out_pieces(source):
     data = source(marked, vocab="", vocab_size=300)
     corpus = Corpus.of(data)
     division = divide(corpus, data)
-    counted = trained_vocabulary._count_unit(corpus.units[0], data, 1.0, division)
+    counts = trained_vocabulary._count_unit(corpus.units[0], data, 1.0, division)
     for document in read_documents(corpus.files[0][0], longest=division.longest):
         words = [word.strip(".").lower() for word in document.text.split() if word.startswith("Qqq")]
-        assert all((word in counted) == (draws(document.text)[0] >= division.held_out) for word in words)
+        assert all((word in counts) == (draws(document.text)[0] >= division.held_out) for word in words)
     assert prepare(data) == prepare(data)
 
 
@@ -255,9 +257,9 @@ def test_bad_settings_are_refused_before_tokenizing(source, monkeypatch, texts, 
     assert not [path for path in Path(data.root).glob("*") if path.name.startswith(("store", "vocab"))]
 
 
-def test_real_novels(real_data, data):
-    """Six books of Project Gutenberg, and one of them alone."""
-    chosen = [
+def test_real_novels_are_divided_at_chapters(real_data, data):
+    """Divides six books from Project Gutenberg, and one of them alone."""
+    books = [
         "austen-emma",
         "austen-persuasion",
         "carroll-alice",
@@ -265,7 +267,7 @@ def test_real_novels(real_data, data):
         "melville-moby_dick",
         "austen-sense",
     ]
-    for names in (chosen[:1], chosen):
+    for names in (books[:1], books):
         sources = tuple(f"text:{real_data}/books_en/{name}.txt.xz" for name in names)
         corpus = Corpus.of(changed(data, sources=sources, held_out=0.01))
         division = divide(corpus, changed(data, sources=sources, held_out=0.01))

@@ -159,14 +159,14 @@ def test_document_is_a_module_or_a_class(environment):
         [
             "The module of the tests is described in this sentence. It has another sentence after that.",
             "The third one is here to make it long.",
-            # Once, though it is the docstring of two functions; not that of a function inside a function.
+            # Once, though two functions have this docstring; docstrings of inner functions are left out.
             "Return what a function of the module can return. A function like this one is never called by the tests.",
         ],
         [
             "A class has a document of its own. It is made of the class and of its methods. They come in their order.",
             "Do what a method of the class is there for. It is not called by any of the tests that there are.",
         ],
-    ]  # and none of the class whose prose is too short, of the tests, or of bad.py
+    ]  # nothing from the class whose prose is too short, from the tests, or from bad.py
     assert (counts.documents, counts.unreadable_modules) == (2, 1)
 
 

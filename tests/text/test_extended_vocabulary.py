@@ -1,4 +1,4 @@
-"""Extending a vocabulary: the words that save most, in [unused] places first, and nothing else changed."""
+"""Extending a vocabulary: adds the words that save most tokens, first in [unused] places; the rest is unchanged."""
 
 from __future__ import annotations
 
@@ -29,15 +29,17 @@ def data(tmp_path: Path) -> DataConfig:
     )  # fmt: skip
 
 
-def test_words_are_chosen_by_the_tokens_they_save() -> None:
+def test_words_that_save_the_most_tokens_are_chosen() -> None:
     old = WordPiece(OLD, TextRules(True, True))
     words = {"metformin": 30, "insulin": 30, "the": 10**6, "gold": 40, "of": 90, "rare": 9, "x9": 500, "日": 12}
     assert worthwhile_words(old, words, 4) == ["metformin", "insulin", "gold", "of"]  # 240, 180, 120, 90
-    assert worthwhile_words(old, words, 9)[4:] == ["日"], "what was [UNK], and nothing rare, known or of digits"
+    assert worthwhile_words(old, words, 9)[4:] == ["日"], (
+        "a word that was [UNK], but none that is rare, known or has digits"
+    )
     assert worthwhile_words(old, {"the": 100}, 5) == []
 
 
-def test_unused_entries_are_taken_first() -> None:
+def test_unused_entries_are_replaced_first() -> None:
     tokens, replaced = with_words(OLD, ["metformin", "insulin", "gold"])
     assert replaced == 2 and tokens[5:7] == ["metformin", "insulin"] and tokens[-1] == "gold"
     assert [t for t in tokens if t in OLD] == [t for t in OLD if not t.startswith("[unused")]
@@ -45,15 +47,15 @@ def test_unused_entries_are_taken_first() -> None:
 
 
 def test_trained_vocabulary_is_extended_and_stored(data: DataConfig) -> None:
-    made = extend_vocabulary(data, 3)
-    new = WordPiece.load(made.path, TextRules(True, True))
-    assert made.added[:2] == ("metformin", "insulin") and len(made.added) == 3 and made.replaced == 2
+    extension = extend_vocabulary(data, 3)
+    new = WordPiece.load(extension.path, TextRules(True, True))
+    assert extension.added[:2] == ("metformin", "insulin") and len(extension.added) == 3 and extension.replaced == 2
     assert new.vocab_size == len(OLD) + 1
-    assert 1 < made.pieces_after < 0.6 * made.pieces_before
+    assert 1 < extension.pieces_after < 0.6 * extension.pieces_before
     again = extend_vocabulary(data, 3)
-    assert again == made
-    assert extend_vocabulary(data, 2).path != made.path
-    made.path.write_text("changed")
+    assert again == extension
+    assert extend_vocabulary(data, 2).path != extension.path
+    extension.path.write_text("changed")
     with pytest.raises(ValueError, match="was changed after it was made"):
         extend_vocabulary(data, 3)
 
@@ -83,5 +85,9 @@ def test_extension_ignores_training_settings(tmp_path):
         root=str(tmp_path / "data"),
         workers=1,
     )
-    made = [extend_vocabulary(replace(data, tokenizer=kind), 3) for kind in ("unigram", "wordpiece")]
-    assert made[0] == made[1] and "kubernetes" in made[0].added and made[0].pieces_after < made[0].pieces_before
+    extensions = [extend_vocabulary(replace(data, tokenizer=kind), 3) for kind in ("unigram", "wordpiece")]
+    assert (
+        extensions[0] == extensions[1]
+        and "kubernetes" in extensions[0].added
+        and extensions[0].pieces_after < extensions[0].pieces_before
+    )

@@ -13,7 +13,7 @@ from bertjax.text.spans import get_record
 
 
 def read(path: Path) -> tuple[list[tuple[str, list[str], bool]], ReadCounts]:
-    """The (name, sentences, is a continuation) of each part of a document, and the counts."""
+    """Read (name, sentences, is a continuation) of each part of a document, and the counts."""
     counts = ReadCounts()
     documents = read_documents(SourceFile("fasta", str(path)), counts)
     return [(get_record(one.text).name, one.sentences(), one.is_continuation) for one in documents], counts

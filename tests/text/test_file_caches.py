@@ -1,4 +1,4 @@
-"""Digests of files: once by each machine that shares the folder, once by all of them together."""
+"""File digests: machines that share a folder compute each digest about once in all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILES, SIZE = 40, 100
 
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[SourceFile]:
-    """Files of a size that puts four into a batch."""
+    """Files whose size puts four into a batch."""
     monkeypatch.setattr(file_caches, "_SETTLED_SECONDS", -1.0)
     monkeypatch.setattr(file_caches, "_BATCH_BYTES", 4 * SIZE)
     paths = [tmp_path / f"{number:02}.txt" for number in range(FILES)]
@@ -37,39 +37,39 @@ def test_machines_take_each_digest_once(
     files: list[SourceFile], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second machine begins, and ends, while the first one is in its third batch."""
-    taken: list[str] = []
+    hashed_paths: list[str] = []
 
-    def counted(file: SourceFile) -> str:
-        taken.append(file.path)
-        if len(taken) == 9:
+    def counting_digest(file: SourceFile) -> str:
+        hashed_paths.append(file.path)
+        if len(hashed_paths) == 9:
             with pytest.MonkeyPatch.context() as other:
                 as_machine("second", other)
                 second.extend(take(files, tmp_path / "digests"))
         return digest(file)
 
     second: list[str] = []
-    monkeypatch.setattr(file_caches, "digest", counted)
+    monkeypatch.setattr(file_caches, "digest", counting_digest)
     as_machine("first", monkeypatch)
     first = take(files, tmp_path / "digests")
     assert first == second == [hashlib.sha256(Path(file.path).read_bytes()).hexdigest() for file in files]
-    assert len(taken) <= FILES + 4, "both machines take the third batch"
+    assert len(hashed_paths) <= FILES + 4, "both machines take the third batch"
     assert {path.name for path in (tmp_path / "digests").iterdir()} == {"first.json", "second.json"}
 
 
-def test_digests_before_an_interruption_are_kept(
+def test_digests_before_an_interruption_are_reused(
     files: list[SourceFile], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken: list[str] = []
+    hashed_paths: list[str] = []
 
     def interrupted(file: SourceFile) -> str:
-        taken.append(file.path)
-        if len(taken) == 21:
+        hashed_paths.append(file.path)
+        if len(hashed_paths) == 21:
             raise KeyboardInterrupt
         return digest(file)
 
     monkeypatch.setattr(file_caches, "digest", interrupted)
     with pytest.raises(KeyboardInterrupt):
         take(files, tmp_path / "digests")
-    again = len(taken)
+    again = len(hashed_paths)
     assert len(set(take(files, tmp_path / "digests"))) == FILES
-    assert len(taken) - again == FILES - 20
+    assert len(hashed_paths) - again == FILES - 20

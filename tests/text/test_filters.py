@@ -1,4 +1,4 @@
-"""Filters of documents: their rules, which copy stays, and the same store however it was made."""
+"""Document filters: their rules, which copy stays, and equal stores from any processes and machines."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ EXACT, QUALITY = ("exact_duplicates",), ("gopher_quality", "exact_duplicates")
 
 @pytest.fixture
 def data(tmp_path, monkeypatch):
-    """Sixty documents in two sources and about ten units: of each five, one is a copy and one has few words."""
+    """Sixty documents in two sources and about ten units; one in five is a copy, another has few words."""
     monkeypatch.setattr(corpus, "UNIT_BYTES", 1500)
     monkeypatch.setattr(corpus, "MAX_UNITS", 1000)
     (tmp_path / "vocab.txt").write_text("\n".join(VOCAB))
@@ -36,7 +36,7 @@ def data(tmp_path, monkeypatch):
         sources.append(f"jsonl:{folder}/*.jsonl")
         for file in range(6):
             texts = [text_of(100 * source + 10 * file + n) for n in range(3)]
-            texts.insert(1, f"  {text_of(0).upper()}\n\n")  # that of the first file
+            texts.insert(1, f"  {text_of(0).upper()}\n\n")  # a copy of the first text
             texts.append("The river is by the river.")
             (folder / f"{file}.jsonl").write_text("".join(f"{json.dumps({'text': text})}\n" for text in texts))
     return DataConfig(
@@ -50,7 +50,7 @@ def data(tmp_path, monkeypatch):
 
 
 def text_of(seed: int, sentences: int = 24) -> str:
-    """Prose of words that are long enough for Gopher's rules."""
+    """Generate prose whose words are long enough for Gopher's rules."""
     return generated_text(seed, sentences).replace("the", "water").replace(" on", " under")
 
 
@@ -61,16 +61,18 @@ def documents_of(store: TokenStore) -> int:
 def test_first_of_exact_copies_stays(data):
     store = TokenStore.open(prepare(data))
     screened = store.manifest["provenance"]["screened"]
-    # 12 copies of the first text, and 12 of the short one, of which one stays
+    # 12 copies of the first text, and 11 of the 12 short ones
     assert screened == {"documents": 60, "left_out": {"exact_duplicates: copies of an earlier document": 23}}
     assert documents_of(store) == 37
     notes = "\n".join(reading_notes(store.manifest))
     assert "documents that data.filters left out: 23 of 60\n            23  exact_duplicates: copies" in notes
-    # The copies that stay are the first ones: without the files of the others, all documents that stay are the same.
+    # The first copies stay: a store of files without the later copies has the same documents.
     for path in sorted(Path(data.root).parent.glob("text*/*.jsonl")):
         lines = path.read_text().splitlines()
-        kept = [n for n in range(5) if n not in (1, 4) or (n == 4 and path.parent.name == "text0" and path.stem == "0")]
-        path.write_text("".join(f"{lines[n]}\n" for n in kept))
+        first_copies = [
+            n for n in range(5) if n not in (1, 4) or (n == 4 and path.parent.name == "text0" and path.stem == "0")
+        ]
+        path.write_text("".join(f"{lines[n]}\n" for n in first_copies))
     plain = TokenStore.open(prepare(changed(data, filters=())))
     for split in ("train", "held_out"):
         ours, theirs = store.split(split), plain.split(split)
@@ -84,7 +86,7 @@ def _tokens(split):
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_held_out_share_is_that_of_the_documents_that_stay(data, tmp_path, seed):
+def test_note_states_the_held_out_share_of_stored_text(data, tmp_path, seed):
     notice = text_of(900 + seed)
     texts = [*(text_of(1000 * seed + n) for n in range(60)), *[notice] * 200]
     (tmp_path / "copies.jsonl").write_text("".join(f"{json.dumps({'text': text})}\n" for text in texts))
@@ -116,14 +118,14 @@ def test_store_in_a_bucket_equals_the_local_one(data):
 
 def test_killed_comparison_continues_to_the_same_bytes(data, tmp_path, monkeypatch):
     alone = content(prepare(changed(data, root=str(tmp_path / "alone"))))
-    made = []
+    processed = []
 
     def run(stops_after, during):
         def wrapped(function, units, what):
             for number, unit in enumerate(units):
                 if what == during and number == stops_after:
                     raise KeyboardInterrupt
-                made.append((what, unit.number))
+                processed.append((what, unit.number))
                 yield unit, function(unit)
 
         return prepare(data, runner=wrapped)
@@ -131,14 +133,14 @@ def test_killed_comparison_continues_to_the_same_bytes(data, tmp_path, monkeypat
     for stops_after, during in ((3, "comparing documents"), (2, "comparing documents"), (4, "preparing text")):
         with pytest.raises(KeyboardInterrupt):
             run(stops_after, during)
-    with monkeypatch.context() as patched:  # between the last comparison and the verdicts there is nothing to lose
-        patched.setattr(module, "write_verdicts", lambda *_: pytest.fail("the verdicts are there"))
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "write_verdicts", lambda *_: pytest.fail("the verdicts exist already"))
         store = run(-1, "")
     assert content(store) == alone
-    assert len(made) == len(set(made))  # no unit was read twice for the same
+    assert len(processed) == len(set(processed))  # no unit was processed twice in a pass
 
 
-def test_copies_are_those_that_earlier_filters_keep(data):
+def test_copies_are_sought_among_documents_retained_so_far(data):
     both = read_manifest(prepare(changed(data, filters=QUALITY)))["provenance"]["screened"]["left_out"]
     assert both == {
         "exact_duplicates: copies of an earlier document": 12,
@@ -152,7 +154,7 @@ def test_copies_are_those_that_earlier_filters_keep(data):
 
 
 def test_pieces_of_a_work_stay_together(data, tmp_path):
-    """A work whose first chapter is a copy: its second chapter is not a piece of the work before it."""
+    """If a work's first chapter is left out as a copy, its second does not join the work before it."""
     chapters = [f"Chapter {n}.\n" + "\n".join(generated_text(90 + n, 24).split("\n\n") * 3) for n in range(6)]
     folder = tmp_path / "works"
     folder.mkdir()
@@ -219,7 +221,7 @@ def edited(text: str, share: float, seed: int) -> str:
 
 
 def test_near_duplicates_match_datasketch_lsh():
-    """The pairs that datasketch's own index of the same minima finds, among texts of every similarity."""
+    """Compares with datasketch's index of the same minima, on texts of every similarity."""
     datasketch = pytest.importorskip("datasketch")
     near = near_duplicates.FILTER
     index = datasketch.MinHashLSH(num_perm=112, params=(14, 8))
@@ -228,20 +230,20 @@ def test_near_duplicates_match_datasketch_lsh():
     for number in range(60):
         text = " ".join(draw.choices([f"word{n}" for n in range(900)], k=300))
         texts += [text, edited(text, number / 400, number)]
-    rows, found = [], []
+    rows, theirs = [], []
     for number, text in enumerate(texts):
         signature = near.signature()
         signature.add(text)
-        found.append(bool(index.query(signature._minima)))
+        theirs.append(bool(index.query(signature._minima)))
         index.insert(str(number), signature._minima)
         rows.append(signature.values())
     rows = np.array(rows)
     ours = [bool((rows[:n] == rows[n]).any()) for n in range(len(rows))]
-    assert ours == found
+    assert ours == theirs
     assert not any(ours[::2]) and all(ours[1:8:2]) and 8 < sum(ours) < 55
 
 
-def test_near_duplicates_of_parts_short_texts_and_other_scripts():
+def test_near_duplicates_handle_parts_and_other_scripts():
     pytest.importorskip("datasketch")
     near = near_duplicates.FILTER
     text = generated_text(5, 60)
@@ -255,7 +257,7 @@ def test_near_duplicates_of_parts_short_texts_and_other_scripts():
     assert (values(near, chinese) == values(near, chinese.replace("。", ""))).all()
 
 
-def test_near_duplicates_leave_one(data):
+def test_near_duplicates_retain_one_document(data):
     pytest.importorskip("datasketch")
     paths = sorted(Path(data.root).parent.glob("text1/*.jsonl"))
     for number, path in enumerate(paths):
@@ -290,9 +292,9 @@ GOOD = " ".join(text_of(2).split())
     ],
 )
 def test_gopher_quality_names_the_broken_rule(text, rule):
-    found = gopher_quality.broken_rule(text)
-    assert rule in found and bool(rule) == bool(found)
-    assert not found or found in gopher_quality.FILTER.reasons
+    reason = gopher_quality.broken_rule(text)
+    assert rule in reason and bool(rule) == bool(reason)
+    assert not reason or reason in gopher_quality.FILTER.reasons
 
 
 @pytest.mark.parametrize(
@@ -307,9 +309,9 @@ def test_gopher_quality_names_the_broken_rule(text, rule):
         ("single", ""),
     ],
 )
-def test_gopher_repetition(text, rule):
-    found = gopher_repetition.broken_rule(text)
-    assert rule in found and bool(rule) == bool(found)
+def test_gopher_repetition_names_the_broken_rule(text, rule):
+    reason = gopher_repetition.broken_rule(text)
+    assert rule in reason and bool(rule) == bool(reason)
 
 
 @pytest.mark.parametrize(
@@ -321,14 +323,14 @@ def test_gopher_repetition(text, rule):
         (("gopher_quality",), ("smiles:{0}/m.smi",), "is for prose, and source smiles:"),
     ],
 )
-def test_filters_that_cannot_be_used(data, tmp_path, filters, sources, message):
+def test_invalid_filters_are_refused(data, tmp_path, filters, sources, message):
     (tmp_path / "m.smi").write_text("CCO a\nCC b\n")
     sources = tuple(source.format(tmp_path) for source in sources) if sources else data.sources
     with pytest.raises(ValueError, match=message.replace("?", r"\?")):
         require_sources(changed(data, filters=filters, sources=sources))
 
 
-def test_filters_that_leave_too_little(data):
+def test_filters_that_leave_too_few_documents_are_refused(data):
     for path in Path(data.root).parent.glob("text*/*.jsonl"):
         path.write_text("".join(f"{json.dumps({'text': f'The river {n} of {path}.'})}\n" for n in range(5)))
     with pytest.raises(ValueError, match="leaves 0 documents for training") as error:
@@ -336,6 +338,6 @@ def test_filters_that_leave_too_little(data):
     assert "60  gopher_quality: fewer than 50" in str(error.value)
 
 
-def test_every_filter_counts_its_reasons():
+def test_verdicts_fit_into_a_byte():
     assert len(screening.list_reasons([*FILTERS.values()])) < 256  # a verdict is a byte
     assert [one.name for one in choose(QUALITY)] == [*QUALITY]

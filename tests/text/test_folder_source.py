@@ -1,4 +1,4 @@
-"""A folder as people have it: files of many kinds and encodings, some of which are none of text."""
+"""A typical folder: files of many kinds and encodings, some of them without text."""
 
 from __future__ import annotations
 
@@ -64,9 +64,12 @@ def texts(path: Path) -> list[str]:
 @pytest.mark.filterwarnings("ignore:.*of the tokens are .UNK.:UserWarning")
 def test_folder_of_many_kinds_becomes_a_store(company, data):
     store = TokenStore.open(prepare(changed(data, sources=(str(company),), vocab="", vocab_size=80)))
-    about = store.manifest["provenance"]
-    assert about["reading"][0]["documents"] == 3 + 9 + 1 + 20 + 4 and about["reading"][0]["replaced_characters"] == 0
-    assert {Path(path).name: reason for path, reason in about["skipped"]} == {
+    provenance = store.manifest["provenance"]
+    assert (
+        provenance["reading"][0]["documents"] == 3 + 9 + 1 + 20 + 4
+        and provenance["reading"][0]["replaced_characters"] == 0
+    )
+    assert {Path(path).name: reason for path, reason in provenance["skipped"]} == {
         "Thumbs.db": "unknown suffix .db",
         "empty.txt": "empty file",
         "~$report.docx": "lock file of an open document",
@@ -74,24 +77,24 @@ def test_folder_of_many_kinds_becomes_a_store(company, data):
     notes = reading_notes(store.manifest)
     table = "files that were left out: 3\n  Thumbs.db      unknown suffix .db\n  empty.txt      empty file\n"
     assert any(note.startswith(table) for note in notes)
-    assert {name: [Path(path).name for path in paths] for name, paths in about["encodings"].items()} == {
+    assert {name: [Path(path).name for path in paths] for name, paths in provenance["encodings"].items()} == {
         "cp1252": ["old.txt", "page.html"],
         "utf-16": ["wide.txt"],
     }
     assert any(note.startswith("read as utf-16, detected from the content") and "wide.txt" in note for note in notes)
 
 
-def test_folder_leaves_out_what_is_excluded(company):
-    found = find_files(parse_source(f"{company}/"), ("rows.*", "*.txt", "*.db"))
-    assert [Path(file.path).name for file in found.files] == ["page.html", "readme.md", "report.docx", "report.pdf"]
-    assert [file.kind for file in found.files] == ["html", "text", "docx", "pdf"]
-    assert [Path(path).name for path, _ in found.skipped] == ["~$report.docx"]
+def test_folder_leaves_out_excluded_files(company):
+    matches = find_files(parse_source(f"{company}/"), ("rows.*", "*.txt", "*.db"))
+    assert [Path(file.path).name for file in matches.files] == ["page.html", "readme.md", "report.docx", "report.pdf"]
+    assert [file.kind for file in matches.files] == ["html", "text", "docx", "pdf"]
+    assert [Path(path).name for path, _ in matches.skipped] == ["~$report.docx"]
     others = find_files(parse_source(f"text:{company}")).skipped
     assert ("empty.txt", "empty file") in [(Path(path).name, reason) for path, reason in others]
     assert any("report.pdf" in path and "its name is not one of *.txt" in reason for path, reason in others)
 
 
-def test_html_is_the_main_text_in_its_encoding(company, tmp_path):
+def test_html_gives_the_main_text_in_its_encoding(company, tmp_path):
     (text,) = texts(company / "page.html")
     assert "The café by the river was naïve." in text and "The boat stood under the bridge" in text
     assert "Prices" not in text and "cookies" not in text

@@ -1,4 +1,4 @@
-"""Groups of near relatives: in one split, recorded in the store, and one member of each in an epoch."""
+"""Groups of near relatives: each in one split, recorded in the store, with one member per epoch."""
 
 import json
 from collections import Counter
@@ -41,9 +41,9 @@ def data(tmp_path):
 
 
 def groups_of(store: TokenStore) -> dict[str, np.ndarray]:
-    found = {name: store.split(name).groups for name in ("train", "held_out")}
-    assert found["train"] is not None and found["held_out"] is not None
-    return found
+    groups = {name: store.split(name).groups for name in ("train", "held_out")}
+    assert groups["train"] is not None and groups["held_out"] is not None
+    return groups
 
 
 def test_a_cluster_is_in_one_split(data):
@@ -81,7 +81,7 @@ def test_an_epoch_reads_one_member_of_each_cluster(data):
         PairBatches(without, tokenizer, replace(data, sampling="groups"), 0, objectives=("mlm",))
 
 
-def test_members_are_drawn_alike():
+def test_group_members_are_drawn_uniformly():
     count = 50_000
     groups = np.arange(4 * count, dtype=np.uint64) % count
     members = []  # in each of four epochs, the number of the drawn member within each group
@@ -91,11 +91,13 @@ def test_members_are_drawn_alike():
         assert np.array_equal(group[order], np.arange(count))
         assert (np.abs(np.bincount(member) - count / 4) < 5 * np.sqrt(count * 0.25 * 0.75)).all()
         members.append(member[order])
-    alike = [np.mean(members[0] == members[1]), np.mean(members[0][1:] == members[0][:-1])]
-    assert np.abs(np.array(alike) - 0.25).max() < 5 * np.sqrt(0.25 * 0.75 / count)  # epochs and groups are independent
+    equal_shares = [np.mean(members[0] == members[1]), np.mean(members[0][1:] == members[0][:-1])]
+    assert np.abs(np.array(equal_shares) - 0.25).max() < 5 * np.sqrt(
+        0.25 * 0.75 / count
+    )  # epochs and groups are independent
 
 
-def test_groups_of_a_column(tmp_path):
+def test_groups_may_come_from_a_column(tmp_path):
     (tmp_path / "a.csv").write_text("text,family\n" + "".join(f"{sequence(n)},f{n % 9}\n" for n in range(90)))
     rows = [json.dumps({"text": sequence(100 + n), "family": n % 9}) for n in range(90)]
     (tmp_path / "b.jsonl").write_text("\n".join(rows))
@@ -147,7 +149,7 @@ def test_group_that_is_half_of_the_text_is_refused(tmp_path):
         ("file:{}/c.tsv", "a g\nb g\na h\n", "line 3: this record was already put in another group"),
     ],
 )
-def test_wrong_groups_are_refused(tmp_path, written, content, message):
+def test_invalid_groups_are_refused(tmp_path, written, content, message):
     (tmp_path / "c.tsv").write_text(content)
     with pytest.raises(ValueError, match=message):
         read_groups(written.format(tmp_path))

@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face Hub, by its own client from a server on this machine that speaks its protocol."""
+"""The `hf` source: data sets read by huggingface_hub's client from a local stand-in for the Hub."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CARD = {
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """The server, and the client of this process as if HF_ENDPOINT and HF_HOME had been set."""
+    """Start the server, and point this process's client to it as HF_ENDPOINT and HF_HOME would."""
     from huggingface_hub import HfFileSystem, constants
 
     hub = Hub()
@@ -56,15 +56,15 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 
 def parquet(rows: list[str], groups: int = 1) -> bytes:
-    """A file with a column of text beside others of the same size."""
+    """Make a Parquet file with a column of text beside others of the same size."""
     table = pa.table({"id": range(len(rows)), "other": rows[::-1], "text": rows, "title": ["T"] * len(rows)})
     file = io.BytesIO()
     pq.write_table(table, file, row_group_size=len(rows) // groups, compression="none", use_dictionary=False)
     return file.getvalue()
 
 
-def data_set(hub: Hub, files: dict[str, bytes], name: str = NAME, **about: object) -> str:
-    repository = Repository(**about)
+def data_set(hub: Hub, files: dict[str, bytes], name: str = NAME, **options: object) -> str:
+    repository = Repository(**options)
     hub.repositories[f"datasets/{name}"] = repository
     return repository.commit({"README.md": b"# Texts\n", **files})
 
@@ -122,8 +122,8 @@ def test_hf_infers_splits_from_names(hub):
     )
     data_set(hub, {"part1.json": b'{"text": "D."}\n', "part2.json": b'{"text": "E."}\n', "a.bin": b""}, "team/plain")
     data_set(hub, {"make.py": b"raise SystemExit"}, "team/script")
-    found = {"": ["A."], ":validation": ["B."], ":en": ["C."], ":data:validation:title": ["T"]}
-    assert {end: texts(f"hf:team/texts{end}") for end in found} == found
+    expected = {"": ["A."], ":validation": ["B."], ":en": ["C."], ":data:validation:title": ["T"]}
+    assert {end: texts(f"hf:team/texts{end}") for end in expected} == expected
     assert texts("hf:team/plain") == ["D.", "E."]
     with pytest.raises(ValueError, match=r"no text files match; .* read the Hub's Parquet copy: .*@~parquet"):
         texts("hf:team/script")
@@ -141,21 +141,21 @@ def test_private_and_gated_data_sets_need_the_token(hub, monkeypatch):
 
 
 def test_store_of_a_data_set_downloads_its_column_once(hub, data, tmp_path, monkeypatch):
-    """21 row groups, read for the vocabulary and for the store; the bytes are those that the server sent."""
+    """Counts the bytes that the server sends for 21 row groups, read for the vocabulary and for the store."""
     monkeypatch.setattr(corpus, "UNIT_BYTES", 1 << 19)
     texts = [generated_text(number, 200) for number in range(210)]
     content = parquet(texts, 21)
     data_set(hub, {"data/train-0.parquet": content})
-    about = pq.read_metadata(io.BytesIO(content))
-    column = sum(about.row_group(group).column(2).total_compressed_size for group in range(about.num_row_groups))
+    footer = pq.read_metadata(io.BytesIO(content))
+    column = sum(footer.row_group(group).column(2).total_compressed_size for group in range(footer.num_row_groups))
     data = changed(data, sources=(f"hf:{NAME}",), vocab="", vocab_size=60)
-    assert about.num_row_groups == 21 and len(Corpus.of(data).units) > 3
+    assert footer.num_row_groups == 21 and len(Corpus.of(data).units) > 3
     store = prepare(data)
     sent = sum(size for path, size in hub.sent)
     print(f"{sent:,} bytes sent, {column:,} of the column of text, {len(content):,} of the file")
     assert column < sent <= 1.1 * column and {path for path, _ in hub.sent} == {f"datasets/{NAME}/data/train-0.parquet"}
     assert prepare(data) == store and sum(size for _, size in hub.sent) == sent
-    # It is the store of the same file on this machine.
+    # A local copy of the file gives the same store.
     (tmp_path / "train-0.parquet").write_bytes(content)
     assert prepare(changed(data, sources=(f"parquet:{tmp_path}/*.parquet",))) == store
 

@@ -1,4 +1,4 @@
-"""The `ids` source and its vocabulary: lists of integers become the same numbers behind the special tokens."""
+"""The `ids` source and its vocabulary: integers become ids after those of the special tokens."""
 
 import json
 

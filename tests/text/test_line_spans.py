@@ -1,4 +1,4 @@
-"""Large files are split into spans with every record once; units are small whatever the corpus."""
+"""Large files are split into spans that have every record once; units are small for any corpus."""
 
 import heapq
 import json
@@ -30,7 +30,7 @@ def small_files_are_split(monkeypatch):
 
 
 def compressed(content, path):
-    """Zstandard frames of various sizes, some of them with a checksum, after a skippable frame."""
+    """Write Zstandard frames of various sizes, some with a checksum, after a skippable frame; returns their number."""
     draw, frames = random.Random(0), [b"\x50\x2a\x4d\x18\x04\0\0\0size"]
     while content:
         size = draw.randint(1, 200)
@@ -94,7 +94,7 @@ def test_split_file_gives_the_tokens_of_the_whole(data, tmp_path, monkeypatch):
 
 
 def test_work_of_a_large_corpus_is_even(monkeypatch):
-    """The sizes of DCLM's 27,838 files, and a file of 50 GB, on 100 workers: 1.3 times the mean at most."""
+    """With sizes like DCLM's 27,838 files and a file of 50 GB, no worker of 100 has over 1.3 times the mean."""
     draw = random.Random(0)
     sizes = [round(draw.lognormvariate(18.3, 0.5)) for _ in range(27_838)]
     files = [SourceFile("jsonl", f"{number}.jsonl.zst", listed=size) for number, size in enumerate(sizes)]
@@ -106,7 +106,7 @@ def test_work_of_a_large_corpus_is_even(monkeypatch):
     weights = [4 * sum(file.size for file in unit.files) for unit in units]
     assert sum(weights) == 4 * (sum(sizes) + 50 * 10**9)
     assert max(weights) < 3 * corpus.LARGEST_UNIT
-    # A worker that is free claims the next unit.
+    # The first free worker claims the next unit.
     workers = [0] * 100
     for weight in weights:
         heapq.heapreplace(workers, workers[0] + weight)

@@ -1,4 +1,4 @@
-"""A kind of source is one object and one line of the registry: a made-up one needs no other file to know of it."""
+"""A new kind of source is one object and one registry line, shown with a made-up kind."""
 
 import importlib.util
 import sys
@@ -53,7 +53,7 @@ KIND = SourceKind(
 
 @pytest.fixture
 def cards(tmp_path, monkeypatch):
-    """The kind `cards`, written in a file of a temporary folder, and registered by the one line that a kind needs."""
+    """Define the kind `cards` in a temporary file and register it, as one registry line would."""
     path = tmp_path / "cards_source.py"
     path.write_text(MADE_UP.replace("DEFAULT", f"{tmp_path}/box/*.cards"))
     spec = importlib.util.spec_from_file_location("cards_source", path)
@@ -69,7 +69,7 @@ def write_cards(path, cards):
     path.write_text("".join(f"{card:99}\n" for card in cards))
 
 
-def test_store_is_made_of_it(cards, data):
+def test_made_up_source_makes_a_store(cards, data):
     first = [f"{WORDS[n % 16]} {WORDS[n // 16]}. the | of it" for n in range(60)]
     write_cards(cards / "a.cards", first)
     write_cards(cards / "b.cards", ["? to be", "and the. to it | the river was | on it"])
@@ -85,7 +85,7 @@ def test_store_is_made_of_it(cards, data):
     assert prepare(changed(data, sources=(f"cards:{cards}/*.cards",))) == store.path
 
 
-def test_errors_name_the_problem(cards, data):
+def test_made_up_source_reports_errors(cards, data):
     with pytest.raises(ValueError, match=r"^source cards:.*: the glob matches nothing .*; cards are sold at the stat"):
         source_files(parse_source("cards"))
     assert parse_source("cards:") == parse_source("cards")

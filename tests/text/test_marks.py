@@ -36,9 +36,9 @@ def test_scripts_without_marks_are_not_reported(tmp_path):
 def test_stripped_umlauts_are_reported_with_words(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("Der Fluß fließt für alle über die Brücke, und für den Müller. " * 40)
-    with pytest.warns(UserWarning) as warned:
+    with pytest.warns(UserWarning) as record:
         line = warn_of_stripped_accents([[SourceFile("text", str(path))]])
-    assert line == str(warned[0].message) and len(warned) == 1
+    assert line == str(record[0].message) and len(record) == 1
     assert line.startswith("data.strip_accents=True changes words that are 45.8% of the text (für becomes fur, ")
     assert "set --data.strip-accents False" in line
 

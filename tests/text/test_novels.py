@@ -1,4 +1,4 @@
-"""The novels of the package: all are read, the page beside them names each, and their text never changes."""
+"""The packaged novels: all are read, README.md lists each, and their text never changes."""
 
 import hashlib
 import re
@@ -9,7 +9,7 @@ import pytest
 from bertjax.text.sources import novels
 from bertjax.text.sources.registry import digest, parse_source, read_documents, source_files
 
-TEXT = "8db36a6a92ea5d7d"  # a change makes other stores, and ends the promise that every run is the same
+TEXT = "8db36a6a92ea5d7d"  # a change makes new stores, and breaks the promise that every run is the same
 
 
 def test_novels_are_the_same_text_in_every_installation():
@@ -22,7 +22,7 @@ def test_novels_are_the_same_text_in_every_installation():
     assert len({digest(file) for file in files}) == len(files)
 
 
-def test_a_novel_is_chosen_by_name_wherever_the_package_is():
+def test_novels_are_chosen_by_name():
     hound, alice = "hound", "alice"
     assert [file.path for file in source_files(parse_source(f"novels:{hound}, {alice},{hound}"))] == [alice, hound]
     assert [file.path for file in source_files(parse_source("novels"))] == [
@@ -32,8 +32,8 @@ def test_a_novel_is_chosen_by_name_wherever_the_package_is():
         source_files(parse_source("novels:alise"))
 
 
-def test_the_page_names_the_author_and_year_of_every_novel():
+def test_readme_lists_author_and_year_of_every_novel():
     page = Path(novels.__file__).with_name("README.md").read_text(encoding="utf-8")
-    named = re.findall(r"^\| `(\w+)\.txt\.xz` \| .+ \| .+ \| (\d{4}) \|$", page, re.M)
-    assert {name for name, _ in named} == {file.path for file in source_files(parse_source("novels:"))}
-    assert all(int(year) < 1929 for _, year in named)
+    rows = re.findall(r"^\| `(\w+)\.txt\.xz` \| .+ \| .+ \| (\d{4}) \|$", page, re.M)
+    assert {name for name, _ in rows} == {file.path for file in source_files(parse_source("novels:"))}
+    assert all(int(year) < 1929 for _, year in rows)

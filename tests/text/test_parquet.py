@@ -1,4 +1,4 @@
-"""Documents out of Parquet and Arrow files, and the same ones out of every kind of source."""
+"""The `parquet` source, and equal stores from every kind of source."""
 
 import hashlib
 import json
@@ -129,7 +129,7 @@ for path in sys.argv[1:]:
 
 
 def test_no_flipped_byte_crashes(tmp_path):
-    """In a process of its own, which a crash would end."""
+    """Runs in a separate process, because a crash would end it."""
     for name, write in WRITERS.items():
         write(tmp_path / name, table([f"Document {n}." for n in range(6)]))
     paths = [str(tmp_path / name) for name in WRITERS]
@@ -149,7 +149,7 @@ def test_few_invalid_bytes_are_replaced(tmp_path):
     assert "not UTF-8, byte 0xe9 at row 2, offset 3 is" in refusal(tmp_path / "a.arrow")
 
 
-def test_rows_too_large_to_hold_are_refused(tmp_path, monkeypatch):
+def test_rows_too_large_for_the_memory_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("bertjax.text.sources.parquet.RECORD_CAP", 1 << 20)
     write_stream(tmp_path / "a.arrow", table(["One.", "x" * (1 << 20), "y" * ((1 << 20) + 1)]))
     assert "row 3: a text of more than 1 MiB" in refusal(tmp_path / "a.arrow")
@@ -160,7 +160,7 @@ import sys
 from bertjax.text.sources.registry import read_documents
 from bertjax.text.sources.source import SourceFile
 import pyarrow.parquet
-def most():  # of this program; getrusage counts its parent's too
+def most():  # getrusage would include the parent's memory
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
 before = most()
 print(sum(len(d.text) for d in read_documents(SourceFile("parquet", sys.argv[1]))))
@@ -168,7 +168,7 @@ print((most() - before) >> 10)
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux to tell a program's memory")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak memory from /proc")
 @pytest.mark.parametrize("groups", [1, 50])
 def test_memory_does_not_grow_with_a_parquet_file(tmp_path, groups):
     block = [os.urandom(5000).hex() for _ in range(100)]
@@ -192,7 +192,7 @@ SENTENCES = [[f"The {WORDS[n % 10]} {WORDS[m % 7]} {WORDS[(n * m) % 9]}." for m 
 
 @pytest.fixture(scope="module")
 def tales(tmp_path_factory):
-    """A folder with a data set of the documents, which TensorFlow Datasets itself has prepared, in their order."""
+    """A folder with a data set of the documents in order, prepared by TensorFlow Datasets."""
     tfds = pytest.importorskip("tensorflow_datasets")
 
     class OrderedTales(tfds.core.GeneratorBasedBuilder):
@@ -232,13 +232,13 @@ def test_every_kind_of_source_makes_the_same_store(tmp_path, tales, monkeypatch)
     )
     sources = ("tfds:ordered_tales", f"parquet:{tmp_path}/a.parquet:body", f"parquet:{tmp_path}/a.arrow")
     sources += (f"jsonl:{tmp_path}/a.jsonl:story", f"lines:{tmp_path}/a.txt")
-    stores = [made_of(tmp_path, source) for source in sources]
+    stores = [store_digests(tmp_path, source) for source in sources]
     assert len(stores[0]) >= 7 and sum(map(len, stores)) == 5 * len(stores[0])
     assert all(store == stores[0] for store in stores)
 
 
-def made_of(folder: Path, source: str) -> dict[str, str]:
-    """Digests of a store's files; of the manifest without where the text came from and where its lines break."""
+def store_digests(folder: Path, source: str) -> dict[str, str]:
+    """Prepare a source and return the digests of the store's files; the manifest counts without its provenance."""
     vocab = str(folder / "vocab.txt")
     store = prepare(DataConfig(sources=(source,), root=str(folder / "root"), vocab=vocab, held_out=0.2, workers=1))
     files = {path.name: path.read_bytes() for path in store.iterdir()}

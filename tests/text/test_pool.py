@@ -1,4 +1,4 @@
-"""Worker processes: results of every unit, unchanged errors, and deaths reported with files."""
+"""Worker processes: a result for every unit, unchanged errors, and dead workers reported with their files."""
 
 import multiprocessing
 import os
@@ -23,7 +23,7 @@ UNITS = [Unit(number, 0, (SourceFile("text", f"part{number}.txt"),), 1) for numb
 def number_and_process(unit):
     assert os.environ["TOKENIZERS_PARALLELISM"] == "false"
     leave_process_number()
-    wait_until(two_processes)  # or the first to start might do them all
+    wait_until(two_processes)  # else the first to start might run all units
     return unit.number, os.getpid()
 
 
@@ -113,10 +113,10 @@ def wait_until(happened):
 
 
 def test_dead_worker_is_named_with_its_files():
-    with pytest.raises(RuntimeError, match=r"^testing: a worker process died .* at one of: .*data\.workers") as told:
+    with pytest.raises(RuntimeError, match=r"^testing: a worker process died .* at one of: .*data\.workers") as error:
         list(run_units(die_at_four, UNITS, "testing", workers=2))
-    named = re.findall(r"part\d\.txt", str(told.value))
-    assert "part4.txt" in named and len(named) <= 2
+    names = re.findall(r"part\d\.txt", str(error.value))
+    assert "part4.txt" in names and len(names) <= 2
 
 
 def stop_at_four(unit):
@@ -130,12 +130,12 @@ def test_stopped_worker_is_named_with_its_files(monkeypatch):
     monkeypatch.setattr(pool, "LOOK_SECONDS", 0.05)
     with pytest.raises(
         StoppedWorker, match=r"^testing: worker process \d+ is stopped .* at one of: .*part4\.txt"
-    ) as told:
+    ) as error:
         list(run_units(stop_at_four, UNITS, "testing", workers=2))
-    assert told.value.exit_code == 75
+    assert error.value.exit_code == 75
 
 
-def leave_process_number_and_wait_for_the_word(unit):
+def leave_process_number_and_wait_to_go_on(unit):
     leave_process_number()
     wait_until(lambda: Path(os.environ["NUMBERS"], "go on").exists())
     return unit.number
@@ -143,32 +143,32 @@ def leave_process_number_and_wait_for_the_word(unit):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the states of processes are read from /proc")
 def test_continued_worker_is_not_lost(tmp_path, monkeypatch):
-    """A worker that is stopped for one check too few continues, and everything is done."""
+    """A worker that continues after one check too few to count as lost finishes its work."""
     monkeypatch.setenv("NUMBERS", str(tmp_path))
     monkeypatch.setattr(pool, "LOOK_SECONDS", 0.05)
-    found, is_stopped = [], pool._is_stopped
+    checks, is_stopped = [], pool._is_stopped
 
     def look(worker):
-        if two_processes() and not sum(found):
+        if two_processes() and not sum(checks):
             os.kill(worker.pid, signal.SIGSTOP)
             wait_until(lambda: is_stopped(worker))
-        found.append(is_stopped(worker))
-        if found[-1] and sum(found) == pool.LOOKS - 1:
+        checks.append(is_stopped(worker))
+        if checks[-1] and sum(checks) == pool.LOOKS - 1:
             os.kill(worker.pid, signal.SIGCONT)
             wait_until(lambda: not is_stopped(worker))
             (tmp_path / "go on").touch()
-        return found[-1]
+        return checks[-1]
 
     monkeypatch.setattr(pool, "_is_stopped", look)
     assert sorted(
-        unit.number for unit, _ in run_units(leave_process_number_and_wait_for_the_word, UNITS, "testing", workers=2)
+        unit.number for unit, _ in run_units(leave_process_number_and_wait_to_go_on, UNITS, "testing", workers=2)
     ) == list(range(7))
-    assert sum(found) == pool.LOOKS - 1
+    assert sum(checks) == pool.LOOKS - 1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the states of processes are read from /proc")
 def test_stopped_idle_worker_blocks_nothing(monkeypatch):
-    """The results are all there: the pool ends, and with it the worker that cannot."""
+    """Once all results exist, the pool ends and kills the stopped worker."""
     results = run_units(number, UNITS[:2], "testing", workers=2)
     first = next(results)
     for worker in multiprocessing.active_children():

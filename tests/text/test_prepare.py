@@ -1,4 +1,4 @@
-"""Preparing a store: its content, the same bytes however it was made, and nothing half-made."""
+"""Preparing a store: its content, equal bytes from any processes and machines, and no partial results."""
 
 import errno
 import itertools
@@ -57,23 +57,23 @@ def test_store_matches_a_plain_reimplementation(data):
         assert sentences_of(store.split(split), VOCAB) == documents
     assert (
         store.fingerprint == "bcc1fad32646f0e41d5b9e459d8a7754788c8b2cbe2ffebabc20f9627448b1f9"
-    )  # a change of it needs another READING_VERSION
-    about = store.manifest["provenance"]
-    assert about["text_bytes"] == sum(len("\n".join(generated_text(n).split("\n\n"))) for n in range(40))
-    assert about["unknown_tokens"] == 0
+    )  # a change requires a new READING_VERSION
+    provenance = store.manifest["provenance"]
+    assert provenance["text_bytes"] == sum(len("\n".join(generated_text(n).split("\n\n"))) for n in range(40))
+    assert provenance["unknown_tokens"] == 0
 
 
-def of_bytes(data, **values):
-    """The same text with a byte-level BPE that is trained on it."""
-    how = {"vocab": "", "vocab_size": 300, "tokenizer": "byte_bpe", "lowercase": False, "strip_accents": False}
-    return changed(data, **how, **values)
+def with_byte_bpe(data, **values):
+    """The same config with a byte-level BPE that is trained on the text."""
+    tokenizer = {"vocab": "", "vocab_size": 300, "tokenizer": "byte_bpe", "lowercase": False, "strip_accents": False}
+    return changed(data, **tokenizer, **values)
 
 
 @pytest.mark.parametrize("prefix_space", [False, True])
 def test_document_tokens_are_its_spaced_sentences(data, tmp_path, monkeypatch, prefix_space):
     monkeypatch.setattr("bertjax.text.documents.DOCUMENT_CAP", 300)  # some documents are read in parts
     monkeypatch.setattr(shards, "_BATCH_CHARACTERS", 300)
-    store = TokenStore.open(prepare(of_bytes(data, prefix_space=prefix_space)))
+    store = TokenStore.open(prepare(with_byte_bpe(data, prefix_space=prefix_space)))
     files = [str(store.path / name) for name in ("vocab.json", "merges.txt")]
     library = ByteLevelBPETokenizer(*files, add_prefix_space=prefix_space)
     texts = [(tmp_path / "text" / f"{number:02}.txt").read_text() for number in range(40)]
@@ -82,7 +82,9 @@ def test_document_tokens_are_its_spaced_sentences(data, tmp_path, monkeypatch, p
     expected = [library.encode(" ".join(document)).tokens for document in documents]
     tokenizer = store.tokenizer()
     views = [store.split(split) for split in ("train", "held_out")]
-    assert sorted(found for view in views for found in sentences_of(view, tokenizer.tokens)) == sorted(expected)
+    assert sorted(
+        document_tokens for view in views for document_tokens in sentences_of(view, tokenizer.tokens)
+    ) == sorted(expected)
     for view in views:
         first = view.tokens(view.sentence_offsets[:-1], np.ones(view.num_sentences, np.int64))
         begins = np.isin(np.arange(view.num_sentences), view.document_offsets)
@@ -91,23 +93,23 @@ def test_document_tokens_are_its_spaced_sentences(data, tmp_path, monkeypatch, p
 
 
 def test_no_space_is_added_to_running_text(data, tmp_path):
-    """Between two Chinese sentences on a line; here there is one between two lines and two languages."""
+    """No space is added between Chinese sentences on a line; the text has one between lines and languages."""
     (tmp_path / "zh.txt").write_text(
         "他在河边。她在河边。\n\n河很高。The river. 河在，The river.\n" * 9, encoding="utf-8"
     )
-    chinese = of_bytes(data, prefix_space=False, split_documents="never")
+    chinese = with_byte_bpe(data, prefix_space=False, split_documents="never")
     store = TokenStore.open(prepare(changed(chinese, sources=(*data.sources, f"text:{tmp_path}/zh.txt"))))
     tokens = store.tokenizer().tokens
-    documents = [found for split in ("train", "held_out") for found in sentences_of(store.split(split), tokens)]
+    documents = [document for split in ("train", "held_out") for document in sentences_of(store.split(split), tokens)]
     text = " ".join((tmp_path / "zh.txt").read_text(encoding="utf-8").split())
     assert text in map(decoders.ByteLevel().decode, documents)
 
 
 def test_store_names_change_only_with_encoding(data):
     assert prepare(data).name == "store-d331e61e5bc6"
-    assert prepare(of_bytes(data)).name == "store-723162baf060"
-    # This name had a store in which no sentence has a space before it.
-    assert prepare(of_bytes(data, prefix_space=False)).name != "store-c830c7e6b12e"
+    assert prepare(with_byte_bpe(data)).name == "store-723162baf060"
+    # A store with this name had no space before any sentence.
+    assert prepare(with_byte_bpe(data, prefix_space=False)).name != "store-c830c7e6b12e"
 
 
 def test_same_bytes_for_any_number_of_processes(data, tmp_path):
@@ -126,7 +128,7 @@ def test_same_bytes_for_any_number_of_processes(data, tmp_path):
 
 
 def test_same_bytes_from_shards(data, tmp_path):
-    """Three of four machines, at the same time, do all units, each once; the store is the one of a single process."""
+    """Three of four machines work at the same time: each unit is made once, and the store equals a single process's."""
     alone = prepare(changed(data, root=str(tmp_path / "alone")))
     context = multiprocessing.get_context("spawn")  # a fork of a process with threads can hang
     sizes = (corpus.UNIT_BYTES, corpus.MAX_UNITS)
@@ -136,15 +138,15 @@ def test_same_bytes_from_shards(data, tmp_path):
     for shard in shards:
         shard.join(300)
         assert shard.exitcode == 0
-    made = [int(number) for number in (tmp_path / "made").read_text().split()]
-    assert sorted(made) == list(range(len(Corpus.of(data).units)))
+    made_numbers = [int(number) for number in (tmp_path / "made").read_text().split()]
+    assert sorted(made_numbers) == list(range(len(Corpus.of(data).units)))
     assert not list((tmp_path / "data").glob("store-????????????"))
     assert content(prepare(data)) == content(alone)
-    assert prepare_share(data, 1, 4) == (len(made), len(made))
+    assert prepare_share(data, 1, 4) == (len(made_numbers), len(made_numbers))
 
 
 def prepare_share_of(sizes, data, index):
-    """Prepare share I of four in a separate process, with units of these sizes, and log their numbers."""
+    """Prepare share `index` of four in a separate process, with units of these sizes, and log their numbers."""
     corpus.UNIT_BYTES, corpus.MAX_UNITS = sizes
 
     def logging(unit, job):
@@ -157,7 +159,7 @@ def prepare_share_of(sizes, data, index):
 
 
 def test_unit_of_a_dead_process_is_taken_over(data, monkeypatch):
-    """A unit that another process has claimed is waited for, and made once that process has ended without a result."""
+    """Waits for a unit that another process has claimed, and makes it once that process ended without a result."""
     monkeypatch.setattr(module, "_WAIT_SECONDS", 0.05)
     expected = content(prepare(changed(data, root=f"{data.root}-alone")))
     interrupted(data, 3)
@@ -166,22 +168,22 @@ def test_unit_of_a_dead_process_is_taken_over(data, monkeypatch):
     command = [sys.executable, "-c", f"{code}; sys.stdin.read()", str(folder / "unit-claims")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         other.stdout.readline()
-        seen = []
+        amounts = []
 
         def progress(what, done, total):
-            if [done] == seen[-1:]:  # waiting
+            if [done] == amounts[-1:]:  # waiting
                 other.kill()
-            seen.append(done)
+            amounts.append(done)
 
-        made = content(prepare(data, progress))
+        actual = content(prepare(data, progress))
         other.stdin.close()
-    assert made == expected
+    assert actual == expected
     assert other.returncode == -signal.SIGKILL, "its unit was not waited for"
 
 
 @pytest.mark.parametrize("vocab_size", [0, 80])
-def test_late_machine_waits_for_no_other(data, tmp_path, monkeypatch, vocab_size):
-    """While one makes its first unit, another makes all, and a third one prepares other text below the same root."""
+def test_late_machine_does_not_wait_for_others(data, tmp_path, monkeypatch, vocab_size):
+    """While one makes its first unit, another makes all, and a third prepares other text under the same root."""
     if vocab_size:
         data = changed(data, vocab="", vocab_size=vocab_size)
     other = changed(data, sources=(f"text:{tmp_path}/text/[0-2]*.txt",))
@@ -203,7 +205,7 @@ def test_late_machine_waits_for_no_other(data, tmp_path, monkeypatch, vocab_size
 
 
 @pytest.mark.parametrize(("index", "count"), [(4, 4), (0, 0), (-1, 3)])
-def test_shard_that_does_not_exist(data, index, count):
+def test_share_that_does_not_exist_is_refused(data, index, count):
     with pytest.raises(ValueError, match=rf"--shard {index}/{count}: shards of {count} are numbered from 0"):
         prepare_share(data, index, count)
 
@@ -211,12 +213,12 @@ def test_shard_that_does_not_exist(data, index, count):
 def test_finished_store_is_reused(data, monkeypatch):
     first = prepare(data)
     vocab = prepare_vocabulary(changed(data, vocab=""))
-    made = content(first)
+    before = content(first)
     monkeypatch.setattr(module, "make_shards", None)
     monkeypatch.setattr(trained_vocabulary, "train_tokenizer", None)
     assert prepare(data) == first
     assert prepare_vocabulary(changed(data, vocab="")) == vocab
-    assert content(first) == made
+    assert content(first) == before
 
 
 def test_moved_files_are_accepted_changed_ones_refused(data, tmp_path):
@@ -258,13 +260,13 @@ def test_source_weights_do_not_change_the_store(data, tmp_path):
     two = changed(
         data, sources=(f"text:{tmp_path}/text/0*.txt", f"text:{tmp_path}/text/[123]*.txt"), vocab="", vocab_size=80
     )
-    made = prepare(two)
+    store = prepare(two)
     for values in ({"weights": (1.0, 9.0)}, {"temperature": 0.3}, {"packing": "pairs"}):
-        assert prepare(changed(two, **values)) == made
+        assert prepare(changed(two, **values)) == store
     assert prepare_vocabulary(changed(two, vocab_temperature=0.3)) != prepare_vocabulary(two)
 
 
-def test_digests_are_kept_until_a_file_changes(data, tmp_path, monkeypatch):
+def test_digests_are_cached_until_a_file_changes(data, tmp_path, monkeypatch):
     monkeypatch.setattr(file_caches, "_SETTLED_SECONDS", -1.0)
     before = Corpus.of(data).description()
     read = []
@@ -313,7 +315,7 @@ def test_draws_depend_on_the_words_of_str_split(parts):
     assert corpus._words(text) == " ".join(text.split()).encode()
 
 
-def test_share_held_out():
+def test_draws_are_uniform_and_independent():
     drawn = np.array([draws(f"document {n}") for n in range(20_000)])
     assert abs((drawn[:, 0] < 0.1).mean() - 0.1) < 0.01
     assert abs((drawn[:, 1] < 0.1).mean() - 0.1) < 0.01
@@ -321,13 +323,13 @@ def test_share_held_out():
 
 
 @pytest.mark.parametrize(("held_out", "counts"), [(0.0, "0 of 40"), (0.999999, "40 of 40")])
-def test_too_few_documents_in_a_split(data, held_out, counts):
+def test_too_few_documents_in_a_split_are_refused(data, held_out, counts):
     with pytest.raises(ValueError, match=rf"data\.held_out={held_out} leaves {counts} documents for evaluation and"):
         prepare(changed(data, held_out=held_out))
     assert not list(Path(data.root).glob("store*"))
 
 
-def test_no_sources(data):
+def test_missing_sources_are_refused(data):
     with pytest.raises(ValueError, match=r"data\.sources is empty; give at least one, e\.g\. --data\.sources"):
         prepare(changed(data, sources=()))
 
@@ -363,17 +365,16 @@ def test_sentences_without_tokens_are_left_out(data, tmp_path):
     ]
 
 
-def test_one_giant_line(data, tmp_path):
+def test_giant_line_loses_no_tokens(data, tmp_path):
     (tmp_path / "giant.txt").write_text("the playing " * 300_000)
     store = TokenStore.open(prepare(changed(data, sources=(*data.sources, f"text:{tmp_path}/giant.txt"))))
-    # 4 million characters, "play" and "ing" spelled by letters: none of it is lost.
+    # 4 million characters, with "playing" spelled by letters
     small = TokenStore.open(prepare(data))
     tokens = [sum(s.split(name).num_tokens for name in ("train", "held_out")) for s in (store, small)]
     assert tokens[0] - tokens[1] == 300_000 * 8
 
 
-def test_file_that_changes_meanwhile(data, tmp_path, monkeypatch):
-    """It costs its own unit alone."""
+def test_file_changed_during_prepare_costs_only_its_unit(data, tmp_path, monkeypatch):
     first = tmp_path / "text" / "00.txt"
 
     def meddle(unit, job):
@@ -388,13 +389,15 @@ def test_file_that_changes_meanwhile(data, tmp_path, monkeypatch):
 
 
 def units_made(data, monkeypatch):
-    """Prepare, compare the store with one that was made from nothing, and return the numbers of the units made."""
-    made = []
+    """Prepare, compare the store with one made from scratch, and return the numbers of the units made."""
+    processed = []
     monkeypatch.setattr(module, "make_shards", shards.make_shards)
     expected = content(prepare(changed(data, root=f"{data.root}-other")))
-    monkeypatch.setattr(module, "make_shards", lambda unit, job: made.append(unit) or shards.make_shards(unit, job))
+    monkeypatch.setattr(
+        module, "make_shards", lambda unit, job: processed.append(unit) or shards.make_shards(unit, job)
+    )
     assert content(prepare(data)) == expected
-    return [unit.number for unit in made]
+    return [unit.number for unit in processed]
 
 
 @pytest.mark.parametrize("change", ["same size", "new file", "other settings", "damage"])
@@ -406,14 +409,14 @@ def test_finished_units_of_unchanged_files_are_taken_over(data, tmp_path, monkey
     first = tmp_path / "text" / "00.txt"
     if change == "same size":
         first.write_text(first.read_text().replace("the", "and").replace("river", "which"))
-    elif change == "new file":  # which is a unit, so that the numbers of all others change
+    elif change == "new file":  # a unit by itself, so that the numbers of all others change
         (tmp_path / "text" / "0.txt").write_text(generated_text(99, 90))
     elif change == "other settings":
         data = changed(data, lowercase=False)
     else:
         (folder / "train-00003.tokens").write_bytes(b"cut")
         first.write_text(first.read_text().replace("the", "and"))
-    made = units_made(data, monkeypatch)
+    processed = units_made(data, monkeypatch)
     later = [*range(finished, total)]
     expected = {
         "same size": [0, *later],
@@ -421,7 +424,7 @@ def test_finished_units_of_unchanged_files_are_taken_over(data, tmp_path, monkey
         "other settings": [*range(total)],
         "damage": [0, 3, *later],
     }
-    assert finished >= 5 and made == expected[change]
+    assert finished >= 5 and processed == expected[change]
 
 
 def test_touched_file_costs_no_unit(data, tmp_path, monkeypatch):
@@ -457,9 +460,11 @@ def test_interrupted_publication_loses_no_unit(data, tmp_path, monkeypatch, mome
         with pytest.raises((OSError, KeyboardInterrupt), match=r"make room|^$"):
             prepare(data)
     assert not list(Path(data.root).glob("store-????????????"))
-    made = []
-    monkeypatch.setattr(module, "make_shards", lambda unit, job: made.append(unit) or shards.make_shards(unit, job))
-    assert content(prepare(data)) == expected and not made
+    processed = []
+    monkeypatch.setattr(
+        module, "make_shards", lambda unit, job: processed.append(unit) or shards.make_shards(unit, job)
+    )
+    assert content(prepare(data)) == expected and not processed
 
 
 SCRIPT = """
@@ -479,7 +484,7 @@ if __name__ == "__main__":
 
 
 def script(tmp_path, data, units, before=""):
-    """A command that prepares in a separate process and hangs after so many units."""
+    """Write a script that prepares and hangs after a number of units; returns its command."""
     path = tmp_path / "script.py"
     path.write_text(before + SCRIPT.format(values=vars(data), units=units))
     return [sys.executable, str(path)]
@@ -506,10 +511,12 @@ def test_killed_prepare_continues(data, tmp_path, monkeypatch, workers, units):
         assert not list(Path(data.root).glob("store-????????????"))
     finished = list(folder.glob("unit-*.json"))
     assert finished
-    made = []
-    monkeypatch.setattr(module, "make_shards", lambda unit, job: made.append(unit) or shards.make_shards(unit, job))
+    processed = []
+    monkeypatch.setattr(
+        module, "make_shards", lambda unit, job: processed.append(unit) or shards.make_shards(unit, job)
+    )
     assert content(prepare(changed(data, workers=1))) == expected
-    assert len(made) == len(Corpus.of(data).units) - len(finished)
+    assert len(processed) == len(Corpus.of(data).units) - len(finished)
     assert not folder.exists()
 
 
@@ -534,7 +541,7 @@ def test_parts_of_other_inputs_are_not_mixed_in(data, tmp_path):
 
 
 def interrupted(data, units):
-    """Run prepare as if someone pressed Ctrl-C after some units."""
+    """Run prepare, interrupted as by Ctrl-C after some units."""
 
     def stop(what, done, total):
         nonlocal units
@@ -546,7 +553,7 @@ def interrupted(data, units):
         prepare(data, stop)
 
 
-def test_disk_full(data, tmp_path):
+def test_full_disk_is_reported_with_the_space_needed(data, tmp_path):
     limited = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (900, 900))\n"
     # Digests of text that has settled are cached in one large file.
     limited += "from bertjax.text import file_caches; file_caches._SETTLED_SECONDS = 1e9\n"
@@ -558,9 +565,9 @@ def test_disk_full(data, tmp_path):
     assert not list(Path(data.root).glob("store*.partial/*/"))
 
 
-@pytest.mark.long  # the suite has a full disk that is made up
+@pytest.mark.long  # the suite simulates a full disk
 @pytest.mark.parametrize("workers", [1, 2])
-def test_disk_really_full(data, tmp_path, workers):
+def test_really_full_disk_is_reported(data, tmp_path, workers):
     root = tmp_path / "small"
     root.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(root)], capture_output=True)
@@ -600,11 +607,11 @@ def test_stripped_accents_note_is_stored(data, tmp_path):
     german = changed(data, sources=(*data.sources, f"text:{tmp_path}/de.txt"))
     store = TokenStore.open(prepare(german))
     assert [note for note in reading_notes(store.manifest) if "data.strip_accents=True changes" in note]
-    kept = TokenStore.open(prepare(changed(german, strip_accents=False)))
-    assert not [note for note in reading_notes(kept.manifest) if "accents" in note]
+    accented = TokenStore.open(prepare(changed(german, strip_accents=False)))
+    assert not [note for note in reading_notes(accented.manifest) if "accents" in note]
 
 
-def test_unknown_tokens_of_a_trained_vocabulary_advise():
+def test_unknown_tokens_warning_advises_a_larger_vocabulary():
     manifest = {"provenance": {"unknown_tokens": 69}, "splits": {"train": {"tokens": 900}, "held_out": {"tokens": 100}}}
     with pytest.warns(UserWarning, match=r"^6.9% of the tokens are \[UNK\]: raise --data.vocab-size, which is \d+$"):
         module._warn_of_unknown(manifest, WordPiece(VOCAB, TextRules(True, True)), DataConfig(vocab_size=len(VOCAB)))
@@ -618,13 +625,13 @@ def test_unfitting_vocabulary_is_reported(data, tmp_path):
 
 
 def test_progress_runs_from_zero_to_total(data):
-    told = []
-    prepare(changed(data, vocab="", vocab_size=60), lambda *values: told.append(values))
-    assert list(dict.fromkeys(what for what, _, _ in told)) == [
+    reports = []
+    prepare(changed(data, vocab="", vocab_size=60), lambda *values: reports.append(values))
+    assert list(dict.fromkeys(what for what, _, _ in reports)) == [
         "counting words, bytes",
         "training the vocabulary, entries",
         "preparing text, bytes",
     ]
-    for job in dict.fromkeys(what for what, _, _ in told):
-        done = [d for what, d, _ in told if what == job]
-        assert done == sorted(done) and done[-1] == told[[w for w, _, _ in told].index(job)][2]
+    for job in dict.fromkeys(what for what, _, _ in reports):
+        done = [d for what, d, _ in reports if what == job]
+        assert done == sorted(done) and done[-1] == reports[[w for w, _, _ in reports].index(job)][2]

@@ -1,4 +1,4 @@
-"""Files that cannot be read: reported all at once, converted on the way, left out by name, or skipped and listed."""
+"""Unreadable files: reported all at once, read in their encoding, excluded by name, or skipped and listed."""
 
 import errno
 import json
@@ -24,7 +24,7 @@ THUMBNAILS = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(24) + bytes(range(256))
 
 @pytest.fixture
 def mixed(data, tmp_path):
-    """The small corpus as `text:FOLDER/*` with three files more that cannot be read."""
+    """The small corpus as `text:FOLDER/*`, with three more files that cannot be read."""
     folder = tmp_path / "text"
     (folder / "Thumbs.db").write_bytes(THUMBNAILS)
     (folder / "western.dat").write_bytes((GERMAN * 20).encode("cp1252"))
@@ -97,11 +97,11 @@ def test_skipped_files_are_listed_and_not_in_the_store(mixed, data, tmp_path, mo
     notes = reading_notes(store.manifest)
     (table,) = [note for note in notes if note.startswith("files that were left out: 3\n")]
     assert "\n  western.dat  not UTF-8, byte 0xf6 at offset 2 is" in table
-    # It is the store of the other files, by whatever pattern they are named.
+    # The store equals that of the other files.
     assert prepare(data) == store.path
     (tmp_path / "data" / "unreadable.json").unlink()
     assert prepare(changed(mixed, on_error="skip")) == store.path
-    monkeypatch.setattr(readable, "read_documents", None)  # what was found out once is not read again
+    monkeypatch.setattr(readable, "read_documents", None)  # cached verdicts are not computed again
     assert prepare(changed(mixed, on_error="skip")) == store.path
 
 
@@ -134,10 +134,10 @@ def test_vocabulary_ignores_excluded_files(mixed):
         ("Plain words.\n\n", "UTF8"),
     ],
 )
-def test_encoding_is_that_of_text_files(data, tmp_path, text, encoding):
+def test_data_encoding_applies_to_text_files(data, tmp_path, text, encoding):
     (tmp_path / "plain").mkdir()
     (tmp_path / "other").mkdir()
-    # Beyond a chunk of reading, so that characters are cut.
+    # Longer than a chunk, so that characters are cut.
     whole = text + text.removeprefix("\ufeff") * ((3 << 20) // len(text.encode(encoding)))
     (tmp_path / "plain" / "a.txt").write_text(whole)
     (tmp_path / "other" / "a.txt").write_bytes(whole.encode(encoding))
@@ -151,16 +151,16 @@ def test_encoding_is_that_of_text_files(data, tmp_path, text, encoding):
     assert read[0] == read[1] != ""
 
 
-def test_encoding_is_a_part_of_the_fingerprint(data, tmp_path):
+def test_encoding_is_part_of_the_fingerprint(data, tmp_path):
     corpora = [
         Corpus.of(changed(data, encoding=encoding)) for encoding in ("utf-8", "UTF8", "ascii", "cp1252", "latin-1")
     ]
-    described = [str(corpus.description()) for corpus in corpora]
-    assert described[0] == described[1] == described[2]
-    assert len(set(described)) == 3
+    descriptions = [str(corpus.description()) for corpus in corpora]
+    assert descriptions[0] == descriptions[1] == descriptions[2]
+    assert len(set(descriptions)) == 3
 
 
-def test_encoding_refuses_text_in_another(data, tmp_path):
+def test_text_in_another_encoding_is_refused(data, tmp_path):
     path = tmp_path / "text" / "a.txt"
     path.write_text(GERMAN * 20)
     with pytest.raises(ValueError, match=r"a\.txt: UTF-8, but data\.encoding is cp1252; give files in one encoding"):
@@ -192,7 +192,7 @@ def test_parquet_of_another_schema_is_skipped(data, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.*of the tokens are .UNK.:UserWarning")
-def test_field_that_is_missing_leaves_the_others_of_a_file(data, tmp_path):
+def test_missing_field_skips_a_file_only_in_that_source(data, tmp_path):
     rows = [{"text": f"the river {n}."} | ({"abstract": f"a house {n}."} if n else {}) for n in range(40)]
     for number in range(2):
         (tmp_path / f"{number}.jsonl").write_text("\n".join(map(json.dumps, rows[1 - number :])))

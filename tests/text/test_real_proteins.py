@@ -1,4 +1,4 @@
-"""The real proteins are read whole, with the vocabulary of ESM-2, and a cluster for each."""
+"""The real proteins are read completely, with ESM-2's vocabulary and a cluster for each."""
 
 from collections import Counter
 from pathlib import Path

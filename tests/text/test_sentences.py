@@ -19,7 +19,7 @@ from bertjax.text.sentences import (
 from bertjax.text.sources.registry import read_documents
 from bertjax.text.sources.source import SourceFile
 
-# `|` is where a sentence ends
+# `|` marks the end of a sentence
 HARD = """
 J. R. R. Tolkien wrote it.| C. S. Lewis read it.| Both liked E. R. Eddison.
 See vol. 3, no. 4, pp. 12-15.| It says no. |Then it stops.
@@ -61,7 +61,7 @@ Yes.
 
 
 @pytest.mark.parametrize("line", HARD.strip().split("\n"))
-def test_hard_strings(line):
+def test_hard_strings_are_split_correctly(line):
     expected = [part.strip() for part in line.split("|") if part.strip()]
     assert split_sentences(line.replace("|", "")) == expected
 
@@ -94,13 +94,13 @@ def test_scripts_without_terminators_are_cut_at_phrases():
     ],
 )  # fmt: skip
 def test_wikipedia_in_other_scripts(real_data, language, least, longest):
-    """No paragraph stays in one piece, none is broken into crumbs, and no sentence holds the end of another."""
+    """Paragraphs are split, not into tiny pieces, and few sentences contain the end of another."""
     (path,) = (real_data / "wikipedia_dumps").glob(f"{language}wiki_minidump.xml.bz2")
-    found = [s for d in read_documents(SourceFile("wikipedia", str(path))) for s in d.sentences()]
-    assert len(found) >= least and max(map(len, found)) <= longest
-    assert sum(len(sentence) < 7 for sentence in found) < 0.03 * len(found)
+    sentences_found = [s for d in read_documents(SourceFile("wikipedia", str(path))) for s in d.sentences()]
+    assert len(sentences_found) >= least and max(map(len, sentences_found)) <= longest
+    assert sum(len(sentence) < 7 for sentence in sentences_found) < 0.03 * len(sentences_found)
     inside = re.compile(rf"[{re.escape(UNSPACED)}](?=\w)|[।॥۔؟?!](?=\s+\w)")
-    assert sum(inside.search(sentence) is not None for sentence in found) < 0.03 * len(found)
+    assert sum(inside.search(sentence) is not None for sentence in sentences_found) < 0.03 * len(sentences_found)
 
 
 def test_newlines_end_sentences():
@@ -127,9 +127,9 @@ TEXT = st.text(st.sampled_from("abAB1.!?…。？」「と\"'”()[] \n\u3000\u2
 
 @given(TEXT)
 def test_joined_sentences_are_the_text(text):
-    found = split_sentences(text)
-    assert "".join("".join(found).split()) == "".join(text.split())
-    assert all(sentence and sentence == sentence.strip() for sentence in found)
+    pieces = split_sentences(text)
+    assert "".join("".join(pieces).split()) == "".join(text.split())
+    assert all(sentence and sentence == sentence.strip() for sentence in pieces)
 
 
 @given(st.text(st.sampled_from("ab é"), max_size=200), st.integers(1, 30))
@@ -164,9 +164,9 @@ UNKIND = [
 
 @pytest.mark.parametrize("unit", UNKIND)
 def test_work_is_linear_in_the_text(unit):
-    """16 times the text is less than 50 times the work; quadratic work would be 256 times, on every machine.
+    """16 times the text takes less than 50 times the time; quadratic time would be 256 times, on every machine.
 
-    Both are measured one after the other, and again where something else has slowed one of them.
+    Repeats both measurements, in case something else has slowed one of them.
     """
 
     def seconds(size):
@@ -179,9 +179,9 @@ def test_work_is_linear_in_the_text(unit):
     assert any(seconds(128_000) < 50 * seconds(8_000) for _ in range(20))
 
 
-@pytest.mark.long  # the suite has the sentences that linguists marked
+@pytest.mark.long  # the suite compares with sentences that linguists marked
 def test_agrees_with_punkt(real_data):
-    """Boundaries inside paragraphs against Punkt with the same lists; the rest was read: ours are nearly all right."""
+    """Compares boundaries in paragraphs with Punkt's, with the same lists. Where they differ, ours are mostly right."""
     punkt = pytest.importorskip("nltk.tokenize.punkt")
     parameters = punkt.PunktParameters()
     parameters.abbrev_types = set(sentences._NEVER_LAST | sentences._SOMETIMES_LAST | sentences._BEFORE_NUMBERS)
@@ -225,5 +225,5 @@ def test_finds_the_sentences_that_linguists_marked(real_data, name, gap, precisi
             places.add(total)
         return places
 
-    found, right = ends(split_sentences(gap.join(marked))), ends(marked)
-    assert len(found & right) / len(found) > precision and len(found & right) / len(right) > recall
+    ours, theirs = ends(split_sentences(gap.join(marked))), ends(marked)
+    assert len(ours & theirs) / len(ours) > precision and len(ours & theirs) / len(theirs) > recall

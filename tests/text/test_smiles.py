@@ -1,4 +1,4 @@
-"""The `smiles` source: lines with names, tables, and what is not a molecule."""
+"""The `smiles` source: lines with names, headers, and tables."""
 
 import gzip
 

@@ -55,9 +55,9 @@ def test_globs_are_recursive_sorted_and_expand_home(tmp_path, monkeypatch):
     for name in ("b/2.txt", "a/deep/er/1.txt", "c.txt", "b/no.md"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         write(tmp_path / name, "x")
-    found = source_files(parse_source("text:~/**/*.txt"))
-    assert [file.path for file in found] == [f"{tmp_path}/{name}" for name in ("a/deep/er/1.txt", "b/2.txt", "c.txt")]
-    assert [file.size for file in found] == [1, 1, 1] and {file.kind for file in found} == {"text"}
+    files = source_files(parse_source("text:~/**/*.txt"))
+    assert [file.path for file in files] == [f"{tmp_path}/{name}" for name in ("a/deep/er/1.txt", "b/2.txt", "c.txt")]
+    assert [file.size for file in files] == [1, 1, 1] and {file.kind for file in files} == {"text"}
     write(tmp_path / "odd[1].txt", "x")
     assert len(source_files(Source("text", f"{tmp_path}/odd[1].txt"))) == 1
 
@@ -97,7 +97,7 @@ def test_source_without_text_is_refused(tmp_path):
         ),
         (
             "text:Books/*.txt",
-            r"; BooksCorpus is not distributed any more; use your own books, .* or .* tfds:pg19:book_text",
+            r"; BooksCorpus is not distributed any more; use your own books, .* or .*tfds:pg19:book_text",
         ),
         ("lines:corpus/*.txt", r"the glob matches nothing \(working directory [^;]*\)$"),
     ],
@@ -122,8 +122,8 @@ def test_parse_source_takes_a_folder_as_its_texts(tmp_path, monkeypatch):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         write(tmp_path / name, "x")
     for written in ("notes/", "notes", "./notes", "folder:notes", "text:notes/", f"text:{tmp_path}/notes"):
-        found = [os.path.relpath(file.path) for file in source_files(parse_source(written))]
-        assert found == ["notes/a.txt", "notes/c.txt.gz", "notes/deep/b.MD"]
+        paths = [os.path.relpath(file.path) for file in source_files(parse_source(written))]
+        assert paths == ["notes/a.txt", "notes/c.txt.gz", "notes/deep/b.MD"]
     message = (
         r"source lines:notes/deep: the folder has no \*.txt, .* \(it has 1 .MD\); write text:notes/deep/\*\*/\*.MD"
     )
@@ -198,13 +198,13 @@ def test_text_joins_wrapped_lines_and_keeps_long_ones(tmp_path):
     assert texts(path, "text") == [f"One wrapped line.\nTwo.\n{long}\nShort."]
 
 
-def test_lines_are_sentences_and_the_end_of_file_ends_a_document(tmp_path):
+def test_lines_are_sentences_and_end_of_file_ends_a_document(tmp_path):
     counts = ReadCounts()
     path = write(tmp_path / "a", "\n\nMr. A. One. Two.\n B.\n\n\n \nC.")
-    found = read(path, "lines", counts)
-    assert [document.text for document in found] == ["Mr. A. One. Two.\nB.", "C."]
-    assert found[0].sentences() == ["Mr. A. One. Two.", "B."]
-    assert found[0].bare(found[0].sentences()) == [True, False]
+    first, second = read(path, "lines", counts)
+    assert (first.text, second.text) == ("Mr. A. One. Two.\nB.", "C.")
+    assert first.sentences() == ["Mr. A. One. Two.", "B."]
+    assert first.bare(first.sentences()) == [True, False]
     assert counts == ReadCounts(documents=2, characters=21)
 
 
@@ -221,10 +221,10 @@ def test_jsonl_reads_a_named_field(tmp_path):
     write(tmp_path / "2024:01" / "a:b.jsonl", '{"abstract": "A.", "body of it": "B.", "text": "C.", "n": 1}\n{"n": 2}')
     folder = f"{tmp_path}/2024:01"
 
-    def found(source):
+    def read_first(source):
         return [next(read_documents(file)).text for file in source_files(parse_source(source))]
 
-    # A colon in a folder, before a suffix or a wildcard is none before a field.
+    # A colon in a folder, before a suffix or before a wildcard does not precede a field.
     for pattern in (
         f"{folder}/*.jsonl",
         f"{folder}/a:b.jsonl",
@@ -232,9 +232,9 @@ def test_jsonl_reads_a_named_field(tmp_path):
         f"{folder}/*:text",
         f"{tmp_path}/*:01/*",
     ):
-        assert found(f"jsonl:{pattern}") == ["C."]
-    assert found(f"jsonl:{folder}/a:*:abstract") == ["A."]
-    assert found(f"jsonl:{folder}/a:b.jsonl:body of it") == ["B."]
+        assert read_first(f"jsonl:{pattern}") == ["C."]
+    assert read_first(f"jsonl:{folder}/a:*:abstract") == ["A."]
+    assert read_first(f"jsonl:{folder}/a:b.jsonl:body of it") == ["B."]
     (file,) = source_files(parse_source(f"jsonl:{folder}/*:abstract"))
     with pytest.raises(ValueError, match=r"a:b.jsonl, line 2: no field `abstract`; it has n;"):
         list(read_documents(file))
@@ -244,7 +244,7 @@ def test_jsonl_reads_a_named_field(tmp_path):
     with pytest.raises(ValueError, match=r"the glob matches nothing.*'b' was taken for the field .*add :text"):
         source_files(parse_source(f"jsonl:{folder}/a:b"))
     (tmp_path / "a:b").write_text("One.")
-    assert found(f"text:{tmp_path}/a:b") == ["One."]
+    assert read_first(f"text:{tmp_path}/a:b") == ["One."]
 
 
 @pytest.mark.parametrize(
@@ -318,11 +318,11 @@ def test_compression_changes_nothing(tmp_path, suffix):
     text = "\n\n".join(f"Paragraph {n} " + "é話 words " * (n % 70) for n in range(6000))
     path = write(tmp_path / f"a{suffix}", COMPRESS[suffix](text.encode()))
     counts = ReadCounts()
-    found = texts(path, "text", counts)
-    assert "\n".join(found).split() == text.split()
-    assert (counts.documents, counts.split_documents, len(found)) == (1, 1, 2)
+    parts = texts(path, "text", counts)
+    assert "\n".join(parts).split() == text.split()
+    assert (counts.documents, counts.split_documents, len(parts)) == (1, 1, 2)
     expected = [document.text for document in assemble([*map(str.strip, text.split("\n\n")), None], ReadCounts())]
-    assert found == expected
+    assert parts == expected
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
@@ -358,7 +358,7 @@ def test_damaged_compressed_data_are_named_with_their_offset(tmp_path, suffix, d
         data = bytearray(b"plain text under a wrong name")
     path = write(tmp_path / f"a{suffix}", bytes(data))
     message = r"a\.\w+: the compressed data are damaged or cut off after \d+ bytes of text \("
-    if damage == "flipped":  # what comes out before the checksum fails may be no text
+    if damage == "flipped":  # the output before the checksum fails may not be text
         message += r"|at offset \d+.*; the compressed data may be damaged"
     with pytest.raises(ValueError, match=message):
         texts(path, "text")
@@ -390,7 +390,7 @@ def test_byte_order_mark_is_not_text(tmp_path):
 
 
 @pytest.mark.parametrize(("kind", "piece"), [("text", "word "), ("lines", "話"), ("wikiextractor", "word ")])
-def test_one_giant_line_is_never_held(tmp_path, kind, piece):
+def test_giant_line_is_read_in_bounded_memory(tmp_path, kind, piece):
     head = '<doc id="1" title="t">\n' if kind == "wikiextractor" else ""
     repeats = (24 << 20) // len(piece.encode())
     path = write(tmp_path / "a.gz", gzip.compress((head + piece * repeats).encode(), 1))
@@ -401,7 +401,7 @@ def test_one_giant_line_is_never_held(tmp_path, kind, piece):
     )
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert characters == repeats  # nothing lost, no character or word cut
+    assert characters == repeats  # nothing is lost, and no character or word is cut
     assert counts.cut_lines == 1 and counts.split_documents == 1
     assert peak < 14 << 20
 
@@ -422,11 +422,11 @@ def test_lines_do_not_depend_on_chunk_size(tmp_path_factory, pieces, chunk, cap)
     cut = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lines_module, "CHUNK", chunk)
-        found = list(lines_module.read_lines(str(path), cut.append, cap))
-    assert "".join(found) == text.replace("\r", "").replace("\n", "")
-    assert all(len(line.encode()) <= chunk + cap for line in found)
+        lines = list(lines_module.read_lines(str(path), cut.append, cap))
+    assert "".join(lines) == text.replace("\r", "").replace("\n", "")
+    assert all(len(line.encode()) <= chunk + cap for line in lines)
     if not cut and "\r" not in text:
-        assert found == (text.removesuffix("\n").split("\n") if text else [])
+        assert lines == (text.removesuffix("\n").split("\n") if text else [])
 
 
 @given(st.lists(st.one_of(st.none(), st.text("ab ", min_size=1, max_size=60).filter(str.strip).map(str.strip))))
@@ -434,19 +434,19 @@ def test_assemble_keeps_all_text(paragraphs):
     counts = ReadCounts()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bertjax.text.documents.DOCUMENT_CAP", 32)
-        found = list(assemble([*paragraphs, None], counts))
-    words = "".join(document.text for document in found).replace(" ", "").replace("\n", "")
+        parts = list(assemble([*paragraphs, None], counts))
+    words = "".join(document.text for document in parts).replace(" ", "").replace("\n", "")
     assert words == "".join(filter(None, paragraphs)).replace(" ", "")
-    assert all(0 < len(document.text) <= 32 for document in found)
-    assert counts.characters == sum(len(document.text) for document in found)
-    assert counts.documents == sum(not document.is_continuation for document in found)
+    assert all(0 < len(document.text) <= 32 for document in parts)
+    assert counts.characters == sum(len(document.text) for document in parts)
+    assert counts.documents == sum(not document.is_continuation for document in parts)
     assert counts.documents + counts.empty_documents == paragraphs.count(None) + 1
 
 
 # real data
 
 
-def test_real_corpora(real_data):
+def test_real_corpora_are_read_completely(real_data):
     def count(source):
         counts = ReadCounts()
         for file in source_files(parse_source(source)):
@@ -459,5 +459,5 @@ def test_real_corpora(real_data):
     assert count(f"wikiextractor:{real_data}/wikipedia_zh/*.xz").unterminated_documents == 1
     assert count(f"lines:{real_data}/google_bert_sample_text.txt").documents == 3
     assert count(f"text:{real_data}/books_en/austen-*.xz").empty_documents == 0
-    # Its bytes are Latin-1 in five places.
+    # This file has Latin-1 bytes in five places.
     assert count(f"text:{real_data}/books_en/chesterton-ball*").replaced_characters == 5

@@ -1,4 +1,4 @@
-"""The token store: reading back across shards; damage of any file is named."""
+"""The token store: documents are read back across shards, and damage to any file is named."""
 
 import hashlib
 import json
@@ -37,7 +37,7 @@ def large(tmp_path):
 
 
 def read(store, split):
-    """The documents of a split, through its public face."""
+    """Read the documents of a split through the public interface."""
     view = store.split(split)
     ids = view.tokens(view.sentence_offsets[:-1], np.diff(view.sentence_offsets)).tolist()
     sentences = [ids[a:b] for a, b in zip(view.sentence_offsets[:-1], view.sentence_offsets[1:], strict=True)]
@@ -59,7 +59,7 @@ def test_written_store_is_read_back(tmp_path, per_shard):
 
 
 def test_source_without_documents_in_a_split_is_counted(tmp_path):
-    """The last one too, whose documents may all be held out, or have had no tokens."""
+    """Also counts the last source, whose documents may all be held out, or without tokens."""
     homes = {"train": [0], "held_out": [1]}
     provenance = {"shard_sources": homes, "sources": [{"kind": "text", "files": []}] * 3}
     documents = {"train": generated(4), "held_out": generated(2)}
@@ -69,7 +69,7 @@ def test_source_without_documents_in_a_split_is_counted(tmp_path):
         assert store.split(split).source_edges.tolist() == edges
 
 
-def test_manifest_fields(tmp_path):
+def test_manifest_records_tokenizer_and_counts(tmp_path):
     path = write_store(tmp_path / "s", {"train": generated(4)}, WORDPIECE, provenance={"from": "here"})
     store = TokenStore.open(path)
     assert store.vocab_size == 1000
@@ -93,7 +93,7 @@ def sharded(tmp_path_factory):
 
 @settings(max_examples=100)
 @given(st.data())
-def test_ranges_across_shards(sharded, data):
+def test_ranges_are_read_across_shards(sharded, data):
     view = TokenStore.open(sharded).split("train")
     flat = [token for document in generated(30, seed=3) for sentence in document for token in sentence]
     numbers = data.draw(st.lists(st.integers(0, view.num_sentences - 1), max_size=40))
@@ -104,8 +104,8 @@ def test_ranges_across_shards(sharded, data):
     assert view.tokens(starts, lengths).tolist() == expected
 
 
-def test_bytes_are_the_format(tmp_path):
-    # Of format version 1: if a figure changes, stores that users have cannot be read any more.
+def test_file_bytes_follow_the_format(tmp_path):
+    # Format version 1. If a value changes, users' existing stores cannot be read any more.
     path = write_store(tmp_path / "s", {"train": [[[5, 6], [999]], [[7]]], "held_out": [[[8]]]}, WORDPIECE)
     assert (path / "train-00000.tokens").read_bytes() == bytes([5, 0, 6, 0, 231, 3, 7, 0])
     assert np.fromfile(path / "train-00000.sentences", "<i8").tolist() == [0, 2, 3, 4]
@@ -126,7 +126,7 @@ def test_fingerprint_covers_the_content(tmp_path):
     assert fingerprint("e", [[[5, 6]]], WordPiece(TOKENS, TextRules(True, True))) != first
 
 
-def test_ids_of_large_vocabularies(tmp_path):
+def test_ids_of_large_vocabularies_have_32_bits(tmp_path):
     assert (token_dtype(1 << 16), token_dtype((1 << 16) + 1)) == ("<u2", "<u4")
     large = WordPiece([*SPECIAL_TOKENS, *map(str, range(70_000))], TextRules(True, True))
     view = TokenStore.open(write_store(tmp_path / "s", {"train": [[[70_004, 5]]]}, large)).split("train")
@@ -162,7 +162,7 @@ def test_damaged_offsets_are_named(large, part):
         view.document_offsets, view.sentence_offsets  # noqa: B018
 
 
-def test_every_flipped_bit_is_found(tmp_path):
+def test_every_flipped_bit_is_detected(tmp_path):
     path = write_store(
         tmp_path / "s", {"train": generated(6), "held_out": generated(2)}, WORDPIECE, documents_per_shard=3
     )
@@ -233,7 +233,7 @@ def test_range_over_the_end_of_a_shard_is_refused(tmp_path):
         view.tokens(np.array([2]), np.array([2]))
 
 
-def test_unknown_split(large):
+def test_unknown_split_is_refused(large):
     with pytest.raises(ValueError, match=r"no split 'test'; it has train, held_out"):
         TokenStore.open(large).split("test")
 
@@ -242,7 +242,7 @@ WRONG = [None, True, -1, 7, 0.5, "../x", [[1]], {"a": 1}, "\ud800", 10**40]
 
 
 def test_forged_manifest_value_is_read_or_named(tmp_path):
-    """Forged: its fingerprints are right."""
+    """Changes each value of a manifest and updates its fingerprints to match."""
     path = write_store(tmp_path / "s", {"train": generated(4), "held_out": generated(2)}, WORDPIECE)
     file, whole = path / "manifest.json", json.loads((path / "manifest.json").read_text())
     documents, refused = read(TokenStore.open(path), "train"), 0
@@ -274,7 +274,7 @@ def test_forged_manifest_value_is_read_or_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (lambda m: m["provenance"].update(inputs="others"), "provenance does not match provenance_sha256"),
         (
@@ -284,17 +284,17 @@ def test_forged_manifest_value_is_read_or_named(tmp_path):
         (lambda m: m["splits"]["train"].update(tokens=1), "its fingerprint does not match its content"),
     ],
 )
-def test_changed_manifest_value_is_named(tmp_path, change, told):
+def test_changed_manifest_value_is_named(tmp_path, change, message):
     path = write_store(tmp_path / "s", {"train": generated(4)}, WORDPIECE, provenance={"inputs": "ours"})
     manifest = json.loads((path / "manifest.json").read_text())
     change(manifest)
     (path / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(ValueError, match=f"{told}; manifest.json is damaged; delete the store and prepare it again"):
+    with pytest.raises(ValueError, match=f"{message}; manifest.json is damaged; delete the store and prepare it again"):
         TokenStore.open(path)
 
 
 def test_digests_of_large_files_are_beside_them(large, tmp_path, monkeypatch):
-    """The content is the same, and the manifest as long as that of a small store."""
+    """The content stays the same, and the manifest is as short as a small store's."""
     monkeypatch.setattr(writer, "MOST_IN_MANIFEST", 1)
     document = [[token % 995 + 5 for token in range(400)]] * 10
     path = write_store(tmp_path / "apart", {"train": [document] * 300, "held_out": [document] * 2}, WORDPIECE)

@@ -1,4 +1,4 @@
-"""A run reads a token store by its path (`data.store`), without the sources that it was made of."""
+"""A run reads a token store by its path (`data.store`), without its sources."""
 
 import re
 import shutil
@@ -22,21 +22,27 @@ from bertjax.text.store.manifest import BLOCK_BYTES
 
 def test_a_store_gives_the_batches_of_its_sources(data, tmp_path):
     by_sources = open_training_data([data], no_progress)
-    made = by_sources.train(data, 1).rows(np.arange(8))
-    expected = {key: values.tobytes() for key, values in made.items()}
+    first_rows = by_sources.train(data, 1).rows(np.arange(8))
+    expected = {key: values.tobytes() for key, values in first_rows.items()}
     store = shutil.move(prepare(data), tmp_path / "elsewhere")
     shutil.rmtree(tmp_path / "text")
     (tmp_path / "vocab.txt").unlink()
-    named = with_vocabulary(validate(Config(data=DataConfig(store=(str(store),), sources=("text:gone/*.txt",))))).data
-    assert (named.sources, named.lowercase, named.vocab_size) == ((), data.lowercase, by_sources.tokenizer.vocab_size)
-    require_sources(named)
-    content = open_training_data([named], no_progress)
+    resolved = with_vocabulary(
+        validate(Config(data=DataConfig(store=(str(store),), sources=("text:gone/*.txt",))))
+    ).data
+    assert (resolved.sources, resolved.lowercase, resolved.vocab_size) == (
+        (),
+        data.lowercase,
+        by_sources.tokenizer.vocab_size,
+    )
+    require_sources(resolved)
+    content = open_training_data([resolved], no_progress)
     assert content.fingerprint == by_sources.fingerprint and content.location == str(tmp_path / "elsewhere")
-    rows = content.train(named, 1).rows(np.arange(8))
+    rows = content.train(resolved, 1).rows(np.arange(8))
     assert {key: values.tobytes() for key, values in rows.items()} == expected
 
 
-def test_what_contradicts_a_store_is_refused(data, tmp_path):
+def test_settings_that_contradict_a_store_are_refused(data, tmp_path):
     store = (str(prepare(data)),)
     with pytest.raises(ValueError, match="no manifest"):
         require_sources(changed(data, store=(str(tmp_path),)))
@@ -52,7 +58,7 @@ SENTENCES = {"rows": "doc_sentences", "sequence_length": 32, "packing": "pairs"}
 
 @pytest.fixture
 def three(data, tmp_path):
-    """The forty files as two sources, prepared together and each by itself."""
+    """Three stores of the forty files as two sources: both together, and each by itself."""
     for number in range(25, 40):
         (tmp_path / "more").mkdir(exist_ok=True)
         shutil.move(tmp_path / "text" / f"{number}.txt", tmp_path / "more")
@@ -78,7 +84,7 @@ def test_two_stores_are_read_like_two_sources(data, three, monkeypatch, weights,
     assert ours.size("train") == theirs.size("train") and ours.location == ""
     counts = [store.split("train").token_counts for store in (open_store(by_stores), open_store(by_sources))]
     assert np.array_equal(*counts) and counts[0].any()
-    # Any hosts have the same batches, also after a restart.
+    # Any number of hosts reads the same batches, also after a restart.
     again = open_training_data([by_stores], no_progress, ("mlm",)).train(by_stores, 1, ("mlm",), 8)
     assert isinstance(again, LaneBatches) == (window == 1_000)
     parts = [again.batch(2, 8, slice(2 * host, 2 * host + 2)) for host in (3, 1, 0, 2)]
@@ -92,8 +98,8 @@ def test_two_stores_are_read_like_two_sources(data, three, monkeypatch, weights,
     )
 
 
-def test_stores_by_name_and_stage(data, three):
-    """Names of stores in `active_sources`, as those of sources, for a mixture that changes by stage."""
+def test_active_sources_may_name_stores(data, three):
+    """`active_sources` may name stores like sources, for a mixture that changes by stage."""
     _, *apart = map(str, three)
     stage = changed(data, sources=(), store=tuple(apart), active_sources=(apart[1],), **SENTENCES)
     content = open_training_data([stage], no_progress, ("mlm",))
@@ -101,7 +107,7 @@ def test_stores_by_name_and_stage(data, three):
     assert stage.mixed == tuple(apart)
 
 
-def test_stores_that_cannot_be_joined(data, three, tmp_path):
+def test_stores_that_cannot_be_joined_are_refused(data, three, tmp_path):
     _, first, second = map(str, three)
     vocabulary = (tmp_path / "vocab.txt").read_text()
     (tmp_path / "other.txt").write_text(f"{vocabulary}\nextra")
@@ -121,16 +127,16 @@ def test_stores_that_cannot_be_joined(data, three, tmp_path):
         validate(Config(data=DataConfig(store=("a", "b"), active_sources=("c",))))
 
 
-def test_sources_of_one_store_are_those_named(data, three, tmp_path):
-    """Names of `data.sources` choose the sources of a store only if they are its own, in its order."""
+def test_source_names_must_match_the_store(data, three, tmp_path):
+    """`data.sources` name a store's sources only if they are the same in the same order."""
     store, *_ = map(str, three)
     first, second = (f"text:{tmp_path}/{folder}/*.txt" for folder in ("text", "more"))
     stage = changed(data, sources=(first, second), store=(store,), active_sources=(second,), **SENTENCES)
-    named = with_vocabulary(validate(Config(data=stage))).data
-    assert named.sources == stage.sources
+    resolved = with_vocabulary(validate(Config(data=stage))).data
+    assert resolved.sources == stage.sources
     moved = ("text:/elsewhere/text/*.txt", "text:/elsewhere/more/*.txt")
     open_training_data([changed(stage, sources=moved, active_sources=moved[1:])], no_progress, ("mlm",))
-    assert open_training_data([named], no_progress, ("mlm",)).train(named, 1, ("mlm",)).shares.tolist() == [0, 1]
+    assert open_training_data([resolved], no_progress, ("mlm",)).train(resolved, 1, ("mlm",)).shares.tolist() == [0, 1]
     for changes, message in (
         (
             {"sources": (second, first)},
@@ -139,7 +145,10 @@ def test_sources_of_one_store_are_those_named(data, three, tmp_path):
         ({"sources": (second,)}, r"data\.sources has 1 .* the store has 2 "),
         ({"sources": (first, f"jsonl:{tmp_path}/more/*.txt"), "active_sources": (first,)}, "differ from the store's"),
         ({"sources": (second, first), "active_sources": (), "weights": (1.0, 2.0)}, "differ from the store's"),
-        ({"sources": ("text:en/*.txt", "text:de/*.txt"), "active_sources": ("text:de/*.txt",)}, "differ from the store's"),
+        (
+            {"sources": ("text:en/*.txt", "text:de/*.txt"), "active_sources": ("text:de/*.txt",)},
+            "differ from the store's",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             open_store(changed(stage, **changes))
@@ -150,12 +159,12 @@ def test_sources_of_one_store_are_those_named(data, three, tmp_path):
 
 @pytest.mark.parametrize("division", ["never", "always"])
 def test_stores_of_other_held_out_shares_are_noted(data, tmp_path, division):
-    """With the share that the note names, a document of both stores is held out in both."""
+    """With the share that the note names, a document in both stores is held out in both."""
 
     def both(share):
         names = (f"text:{tmp_path}/text/{glob}.txt" for glob in ("*", "3*"))
-        made = [changed(data, sources=(name,), split_documents=division, held_out=share) for name in names]
-        return open_training_data([changed(data, store=tuple(str(prepare(one)) for one in made))], no_progress).notes
+        configs = [changed(data, sources=(name,), split_documents=division, held_out=share) for name in names]
+        return open_training_data([changed(data, store=tuple(str(prepare(one)) for one in configs))], no_progress).notes
 
     (note,) = [note for note in both(0.01) if note.startswith("stores ")]
     assert "may be held out in one and trained on in the other" in note
@@ -168,8 +177,8 @@ def test_stores_that_divide_text_differently_are_noted(data, tmp_path):
     assert any("divide long documents not at all and after 1,000 characters" in note for note in notes)
 
 
-def test_bound_of_the_copies_of_small_stores(data, three, tmp_path):
-    """All of their blocks at least, which the message names in sum, with the bound as it was given."""
+def test_cache_bound_must_hold_all_blocks_of_small_stores(data, three, tmp_path):
+    """The message names the bound and the sum of the stores' blocks."""
     stores = tuple(map(str, three[1:]))
     needed = []
     for names in (stores[:1], stores[1:], stores):
@@ -181,8 +190,8 @@ def test_bound_of_the_copies_of_small_stores(data, three, tmp_path):
     assert needed[2] == pytest.approx(needed[0] + needed[1], abs=0.0021)
 
 
-def test_bound_of_the_copy_by_the_lanes_of_a_host(data, tmp_path, monkeypatch):
-    """A window is an eighth of the text, and one of 32 lanes is a quarter of that: three of each are held."""
+def test_cache_bound_must_hold_the_windows_of_a_host(data, tmp_path, monkeypatch):
+    """A window is an eighth of the text, a lane's window a quarter of that; a copy holds three per lane."""
     store = prepare(data)
     tokens = training_data.open_store(changed(data, store=(str(store),))).split("train").num_tokens
     for module in (training_data, local_copy):
@@ -196,5 +205,5 @@ def test_bound_of_the_copy_by_the_lanes_of_a_host(data, tmp_path, monkeypatch):
     needed = float(re.findall(r"each, (\S+) GB in all", str(error.value))[0])
     assert needed == pytest.approx(total * 18 / 32 / 1e9, rel=0.02)
     content.require_cached(changed(bounded, cache_gb=needed), 64, np.arange(11))
-    content.require_cached(bounded, 65, np.arange(65))  # which lanes do not divide
+    content.require_cached(bounded, 65, np.arange(65))  # more hosts than lanes
     open_training_data([changed(bounded, cache_dir="")], no_progress).require_cached(bounded, 64, np.arange(64))

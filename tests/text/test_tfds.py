@@ -1,4 +1,4 @@
-"""Documents out of data sets that TensorFlow Datasets itself has written, as TFRecord and as ArrayRecord."""
+"""The `tfds` source, on data sets that TensorFlow Datasets wrote as TFRecord and as ArrayRecord."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DOCUMENTS = [f"Document {n}. It has a second sentence.\n\nAnd a paragraph about 
 
 @functools.cache
 def tales() -> type:
-    """A data set's builder, as its author writes one."""
+    """Define a data set's builder as an author would."""
     tensorflow_datasets = pytest.importorskip("tensorflow_datasets")
 
     class Tales(tensorflow_datasets.core.GeneratorBasedBuilder):
@@ -52,7 +52,7 @@ def tales() -> type:
 
 
 def write_tales(data_dir: Path, file_format: str) -> None:
-    """The data set, prepared in several files."""
+    """Prepare the data set in several files."""
     tensorflow_datasets = pytest.importorskip("tensorflow_datasets")
     tales()(data_dir=str(data_dir), file_format=file_format).download_and_prepare(
         download_config=tensorflow_datasets.download.DownloadConfig(num_shards=3)
@@ -67,7 +67,7 @@ def data_dir(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.fixture(autouse=True)
-def found(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def tfds_data_dir(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TFDS_DATA_DIR", str(data_dir))
 
 
@@ -76,11 +76,11 @@ def texts(source: str) -> list[str]:
 
 
 def test_every_document_comes_once_in_a_stable_order(data_dir: Path) -> None:
-    found = texts("tfds:tales")
+    documents = texts("tfds:tales")
     assert len(source_files(parse_source("tfds:tales"))) == 3
-    assert sorted(found) == sorted(text.replace("\n\n", "\n") for text in DOCUMENTS)
-    assert texts("tfds:tales:text") == found
-    assert texts("tfds:tales:1.0.0:text") == found
+    assert sorted(documents) == sorted(text.replace("\n\n", "\n") for text in DOCUMENTS)
+    assert texts("tfds:tales:text") == documents
+    assert texts("tfds:tales:1.0.0:text") == documents
 
 
 def test_another_feature_is_another_corpus(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_another_feature_is_another_corpus(tmp_path: Path) -> None:
     assert by_feature[0].description() != by_feature[1].description()
 
 
-def test_store_is_made_of_it(tmp_path: Path) -> None:
+def test_data_set_makes_a_store(tmp_path: Path) -> None:
     data = DataConfig(sources=("tfds:tales",), root=str(tmp_path), vocab_size=300, held_out=0.1, workers=2)
     store = TokenStore.open(prepare(data, lambda *_: None))
     assert sum(store.split(split).num_documents for split in ("train", "held_out")) == 300
@@ -115,15 +115,15 @@ def test_little_invalid_utf8_is_replaced_and_counted(monkeypatch: pytest.MonkeyP
     file = source_files(parse_source("tfds:tales"))[0]
     features = tfds._builder(Path(file.path).parent).info.features
 
-    def holds(*contents: bytes) -> None:
+    def set_records(*contents: bytes) -> None:
         records = [features.serialize_example({"text": text, "title": "", "id": 1}) for text in contents]
         monkeypatch.setattr(tfds, "_records", lambda path: iter(records))
 
     counts = ReadCounts()
-    holds(b"Good.", b"caf\xe9 " + b"word " * 100)
+    set_records(b"Good.", b"caf\xe9 " + b"word " * 100)
     assert [document.text[:6] for document in read_documents(file, counts)] == ["Good.", "caf\ufffd w"]
     assert counts.replaced_characters == 1
-    holds(b"Good.", b"caf\xe9")
+    set_records(b"Good.", b"caf\xe9")
     with pytest.raises(ValueError, match=r"not UTF-8, byte 0xe9 at example 1, offset 3 is .*is text really text"):
         list(read_documents(file))
 

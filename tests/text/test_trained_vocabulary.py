@@ -1,4 +1,4 @@
-"""The vocabulary of a run: trained on its training documents alone, of any kind, and never changed in secret."""
+"""The vocabulary of a run: trained only on training documents, for every tokenizer kind; changed files are refused."""
 
 import json
 import random
@@ -25,10 +25,10 @@ from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 def test_vocabulary_is_trained_by_default(data, tmp_path):
     vocab = prepare_vocabulary(changed(data, vocab="", vocab_size=50))
     assert vocab.name == "vocab.txt" and vocab.parent.parent == Path(data.root)
-    made = WordPiece.load(vocab, TextRules(True, True))
-    assert made.tokens[:5] == list(SPECIAL_TOKENS) and made.vocab_size == 50
+    trained = WordPiece.load(vocab, TextRules(True, True))
+    assert trained.tokens[:5] == list(SPECIAL_TOKENS) and trained.vocab_size == 50
     store = TokenStore.open(prepare(changed(data, vocab="", vocab_size=50)))
-    assert store.tokenizer().tokens == made.tokens
+    assert store.tokenizer().tokens == trained.tokens
     assert prepare_vocabulary(data) == Path(data.vocab)
 
 
@@ -36,29 +36,29 @@ def test_vocabulary_is_trained_by_default(data, tmp_path):
     ("kind", "name", "size"),
     [("unigram", "spiece.model", 60), ("bpe", "spiece.model", 60), ("byte_bpe", "vocab.json", 300)],
 )
-def test_vocabulary_of_any_kind(data, kind, name, size):
-    asked = changed(data, vocab="", tokenizer=kind, vocab_size=size)
-    vocab = prepare_vocabulary(asked)
-    assert vocab.name == name and prepare_vocabulary(asked) == vocab
-    made = load_tokenizer(vocab, TextRules(True, True))
-    target = prepare(asked)
+def test_vocabulary_is_trained_for_every_tokenizer_kind(data, kind, name, size):
+    config = changed(data, vocab="", tokenizer=kind, vocab_size=size)
+    vocab = prepare_vocabulary(config)
+    assert vocab.name == name and prepare_vocabulary(config) == vocab
+    trained = load_tokenizer(vocab, TextRules(True, True))
+    target = prepare(config)
     store = TokenStore.open(target)
-    assert store.tokenizer().fingerprint == made.fingerprint
-    assert store.special == made.special and (target / name).read_bytes() == made.files[name]
+    assert store.tokenizer().fingerprint == trained.fingerprint
+    assert store.special == trained.special and (target / name).read_bytes() == trained.files[name]
     view = store.split("train")
     texts = {generated_text(n) for n in range(40)}
-    first = made.decode(view.tokens(view.sentence_offsets[:1], np.diff(view.sentence_offsets[:2])))
+    first = trained.decode(view.tokens(view.sentence_offsets[:1], np.diff(view.sentence_offsets[:2])))
     assert any(first.lower() in text.lower() for text in texts)
-    assert content(prepare(changed(asked, vocab=str(vocab), workers=1))) == content(target)
+    assert content(prepare(changed(config, vocab=str(vocab), workers=1))) == content(target)
     vocab.write_bytes(vocab.read_bytes() + b" ")
     with pytest.raises(ValueError, match=r"was changed after it was made; delete the folder"):
-        prepare_vocabulary(asked)
+        prepare_vocabulary(config)
 
 
 def test_names_of_special_tokens_change_the_store(data):
-    """RoBERTa's and DeBERTa's recipes have the same kind and size, and each its own names."""
-    asked = changed(data, vocab="", tokenizer="byte_bpe", vocab_size=300)
-    roberta, deberta = prepare_vocabulary(asked), prepare_vocabulary(changed(asked, special_tokens="[CLS]"))
+    """RoBERTa's and DeBERTa's recipes have the same kind and size, but different names."""
+    config = changed(data, vocab="", tokenizer="byte_bpe", vocab_size=300)
+    roberta, deberta = prepare_vocabulary(config), prepare_vocabulary(changed(config, special_tokens="[CLS]"))
     assert roberta.parent != deberta.parent
     assert "<s>" in json.loads(roberta.read_text()) and "[CLS]" in json.loads(deberta.read_text())
 
@@ -67,12 +67,12 @@ def test_vocabulary_ignores_held_out_documents(data, tmp_path):
     texts = [f"{generated_text(n)} Qqq{'x' * n}zzz." for n in range(40)]
     for number, text in enumerate(texts):
         (tmp_path / "text" / f"{number:02}.txt").write_text(text)
-    counted = {}
+    counts = {}
     for unit in Corpus.of(data).units:
-        counted |= trained_vocabulary._count_unit(unit, data, 1.0)
-    seen = {n for n in range(40) if f"qqq{'x' * n}zzz" in counted}
+        counts |= trained_vocabulary._count_unit(unit, data, 1.0)
+    trained_on = {n for n in range(40) if f"qqq{'x' * n}zzz" in counts}
     evaluated = {n for n, text in enumerate(texts) if draws(text)[0] < data.held_out}
-    assert seen == set(range(40)) - evaluated
+    assert trained_on == set(range(40)) - evaluated
 
 
 def test_large_text_is_sampled(data, monkeypatch):
@@ -87,20 +87,20 @@ def test_large_text_is_sampled(data, monkeypatch):
 
 
 def test_changed_vocabulary_is_not_used(data):
-    asked = changed(data, vocab="", vocab_size=70)
-    vocab = prepare_vocabulary(asked)
+    config = changed(data, vocab="", vocab_size=70)
+    vocab = prepare_vocabulary(config)
     vocab.write_text(vocab.read_text().replace("the", "eht"))
     with pytest.raises(
         ValueError, match=r"vocab\.txt was changed after it was made; delete the folder, or name the file"
     ):
-        prepare(asked)
+        prepare(config)
     (vocab.parent / "made.json").unlink()
     with pytest.raises(ValueError, match=r"a file is missing or damaged; delete the folder"):
-        prepare(asked)
+        prepare(config)
 
 
 def test_unknown_tokens_warning_gives_advice_that_helps(tmp_path):
-    """Chinese of 300 characters: a vocabulary of 100 has room for some of them, one of 400 for all."""
+    """The text has 300 Chinese characters: a vocabulary of 100 has room for some of them, one of 400 for all."""
     characters = [chr(0x4E00 + number) for number in range(300)]
     draw = random.Random(0)
     for number in range(20):

@@ -1,4 +1,4 @@
-"""Units of words, phrases and entities: from spans or a list to the planes of a token store, and refusals."""
+"""Units to mask whole: from spans or a list to the planes of a token store, and refusals."""
 
 import itertools
 import json
@@ -26,21 +26,21 @@ PLANES = ("continues", "phrases", "entities")
 
 
 def random_record(seed):
-    """A document of generated sentences, a word at a time, with the spans of two kinds and which words they hold."""
+    """Generate a record with spans of two kinds; also returns its words with the units that they belong to."""
     draw = random.Random(seed)
     text, spans, words = "", [], []
     for number in range(draw.randint(8, 14)):
         size = draw.randint(3, 12)
-        of_sentence = draw.choices([*WORDS, "believes", "lifted"], k=size)
+        sentence = draw.choices([*WORDS, "believes", "lifted"], k=size)
         begins = []
-        for place, word in enumerate(of_sentence):
+        for place, word in enumerate(sentence):
             begins.append(len(text))
             text += (word.capitalize() if not place else word) + (". " if place == size - 1 else " ")
             words.append({"word": word, "first": not place, "word unit": None, "phrase": None, "entity": None})
         for kind in ("phrase", "entity"):
             edges = sorted(draw.sample(range(size + 1), 2 * draw.randint(0, 2)))
             for first, last in zip(edges[::2], edges[1::2], strict=True):
-                spans.append([begins[first], begins[last - 1] + len(of_sentence[last - 1]), kind])
+                spans.append([begins[first], begins[last - 1] + len(sentence[last - 1]), kind])
                 for word in words[len(words) - size + first : len(words) - size + last]:
                     word[kind] = (number, first)
         if draw.random() < 0.3:
@@ -49,7 +49,7 @@ def random_record(seed):
 
 
 def expected_plane(words, kind, tokenizer):
-    """Of each token of a document whether it continues a unit of a kind, by the words that the units are made of."""
+    """Compute from a document's words which of its tokens continue a unit of a kind."""
     plane = []
     for place, word in enumerate(words):
         (pieces,) = tokenizer.encode_sentences([word["word"]])
@@ -63,21 +63,21 @@ def expected_plane(words, kind, tokenizer):
 
 @pytest.fixture
 def marked_data(data, tmp_path, monkeypatch):
-    """Records with spans in two kinds of files, of about eight units of work."""
-    made = [random_record(seed) for seed in range(60)]
+    """A config for records with spans, and the words of each record."""
+    records = [random_record(seed) for seed in range(60)]
     with open(tmp_path / "marks.jsonl", "w") as file:
-        file.writelines(json.dumps(record) + "\n" for record, _ in made)
+        file.writelines(json.dumps(record) + "\n" for record, _ in records)
     return changed(
         data,
         sources=(f"jsonl:{tmp_path}/marks.jsonl",),
         units="spans:marks",
         masking="entities",
         split_documents="never",
-    ), [words for _, words in made]
+    ), [words for _, words in records]
 
 
 def by_text(view, plane):
-    """The tokens of each document -> the plane of its tokens."""
+    """Map the tokens of each document to a plane of theirs."""
     starts = view.sentence_offsets[view.document_offsets[:-1]]
     lengths = np.diff(view.sentence_offsets[view.document_offsets])
     ends = np.cumsum(lengths)[:-1]
@@ -98,16 +98,16 @@ def test_planes_mark_the_words_of_the_spans(marked_data):
         view.has_plane("entities") for view in views
     )
     for kind, plane in (("word unit", "continues"), ("phrase", "phrases"), ("entity", "entities")):
-        found = by_text(views[0], plane) | by_text(views[1], plane)
-        assert len(found) == len(documents)
-        words_of = {}
+        planes = by_text(views[0], plane) | by_text(views[1], plane)
+        assert len(planes) == len(documents)
+        words_by_ids = {}
         for words in documents:
             ends = [place + 1 == len(words) or words[place + 1]["first"] for place in range(len(words))]
             text = " ".join(word["word"] + " ." * end for word, end in zip(words, ends, strict=True))
-            words_of[tuple(tokenizer.encode_sentences([text])[0].tolist())] = words
-        assert words_of.keys() == found.keys()
-        for ids, words in words_of.items():
-            assert found[ids] == expected_plane(words, kind, tokenizer), kind
+            words_by_ids[tuple(tokenizer.encode_sentences([text])[0].tolist())] = words
+        assert words_by_ids.keys() == planes.keys()
+        for ids, words in words_by_ids.items():
+            assert planes[ids] == expected_plane(words, kind, tokenizer), kind
     number = sum(kind == "entity" for seed in range(60) for *_, kind in random_record(seed)[0]["marks"])
     assert store.manifest["provenance"]["units"]["entities"] == number > 20
 
@@ -135,7 +135,7 @@ def test_planes_ignore_processes_and_file_kind(marked_data, tmp_path, monkeypatc
         table = pa.table({"text": [record["text"] for record in records[part::8]], "marks": rows[part::8]})
         pq.write_table(table, tmp_path / "parts" / f"{part}.parquet")
     monkeypatch.setattr(corpus, "UNIT_BYTES", 1)  # each file is a unit of work
-    made = [
+    store_paths = [
         prepare(changed(data, sources=(f"{kind}:{tmp_path}/parts/*.{kind}",), root=root, workers=workers))
         for kind, root, workers in (
             ("jsonl", data.root, 1),
@@ -143,12 +143,12 @@ def test_planes_ignore_processes_and_file_kind(marked_data, tmp_path, monkeypatc
             ("parquet", f"{data.root}-3", 1),
         )
     ]
-    assert content(made[0]) == content(made[1])
-    tables = [{name: x for name, x in content(one).items() if not name.endswith(".json")} for one in made]
+    assert content(store_paths[0]) == content(store_paths[1])
+    tables = [{name: x for name, x in content(one).items() if not name.endswith(".json")} for one in store_paths]
     assert tables[0] == tables[2]
     assert sum(name.endswith("entities") for name in tables[0]) >= 8, "a shard for each file"
     kinds = [kind for record in records for *_, kind in record["marks"] or ()]
-    for store in map(TokenStore.open, made):
+    for store in map(TokenStore.open, store_paths):
         assert store.manifest["provenance"]["units"] == {
             "phrases": kinds.count("phrase"), "entities": kinds.count("entity")
         }  # fmt: skip
@@ -213,18 +213,21 @@ def test_list_edited_during_prepare_is_named(data, tmp_path):
 def test_units_unused_by_stages_are_refused_early(data, tmp_path):
     path = tmp_path / "units.txt"
     path.write_text("the river\nwhich\n")
-    listed = changed(data, units=f"list:{path}", masking="phrases", mask_count="each", max_predictions=60)
+    with_list = changed(data, units=f"list:{path}", masking="phrases", mask_count="each", max_predictions=60)
     for stages, message in (
-        ([changed(listed, masking="entities")], "data.masking='entities' .*: no unit of this kind is marked"),
-        ([listed, changed(listed, masking="entities")], "data.masking='entities' .*: no unit of this kind is marked"),
-        ([listed, changed(listed, masking="units")], "data.masking='units' .*: no unit of this kind is marked"),
+        ([changed(with_list, masking="entities")], "data.masking='entities' .*: no unit of this kind is marked"),
+        (
+            [with_list, changed(with_list, masking="entities")],
+            "data.masking='entities' .*: no unit of this kind is marked",
+        ),
+        ([with_list, changed(with_list, masking="units")], "data.masking='units' .*: no unit of this kind is marked"),
         ([changed(data, masking="units")], "data.masking='units' .*: no unit of this kind is marked"),
-        ([changed(listed, masking="words")], "has no effect: the list marks phrases"),
+        ([changed(with_list, masking="words")], "has no effect: the list marks phrases"),
     ):
         with pytest.raises(ValueError, match=message):
             open_training_data(stages, no_progress)
     assert not (tmp_path / "data").exists()
-    open_training_data([listed, changed(listed, masking="words")], no_progress)
+    open_training_data([with_list, changed(with_list, masking="words")], no_progress)
 
 
 def test_field_without_spans_is_refused_before_encoding(data, tmp_path):
@@ -245,20 +248,20 @@ def test_list_finds_the_longest_unit_in_whole_words(tmp_path):
     )
     find = find_units(f"list:{path}", True)
 
-    def found(text):
+    def units_in(text):
         return [(text[start:end], kind) for start, end, kind in find(text)]
 
-    assert found("In New  York City and New York, newer York; the RIVERS") == [
+    assert units_in("In New  York City and New York, newer York; the RIVERS") == [
         ("New  York", "phrase"),
         ("New  York City", "entity"),
         ("New York", "phrase"),
         ("the", "word"),
     ]
-    assert found("他在北京大学，她在北京。") == [("北京", "entity"), ("北京大学", "phrase"), ("北京", "entity")]
-    assert found("big river bank, river bank") == [("river", "phrase"), ("river bank", "entity")] * 2
-    assert found("A river") == [("river", "phrase")]
+    assert units_in("他在北京大学，她在北京。") == [("北京", "entity"), ("北京大学", "phrase"), ("北京", "entity")]
+    assert units_in("big river bank, river bank") == [("river", "phrase"), ("river bank", "entity")] * 2
+    assert units_in("A river") == [("river", "phrase")]
     assert [*find_units(f"list:{path}", False)("new york and New York")] == [Span(13, 21, "phrase")]
-    path.write_text("\ufeffriver\nthe\n", encoding="utf-8")  # a byte order mark is no part of a unit
+    path.write_text("\ufeffriver\nthe\n", encoding="utf-8")  # a byte order mark is not part of a unit
     assert [*find_units(f"list:{path}", True)("the river")] == [Span(0, 3, "phrase"), Span(4, 9, "phrase")]
 
 
@@ -272,7 +275,7 @@ def test_kind_without_units_is_not_marked(data, tmp_path):
     assert not train.has_plane("continues"), "neither a segmenter nor units mark words"
 
 
-def test_tokens_of_a_unit_are_those_with_a_character_of_it():
+def test_unit_has_all_tokens_that_share_a_character_with_it():
     tokenizer = WordPiece([*SPECIAL_TOKENS, *"北京大学的", "un", "##like", "##ly", "."], TextRules(True, True))
     text = MarkedText("unlikely. \0北京大学的", [Span(2, 6, "entity"), Span(11, 13, "phrase"), Span(11, 15, "entity")])
     ids, lengths = tokenizer.encode([text])
@@ -285,7 +288,7 @@ def test_tokens_of_a_unit_are_those_with_a_character_of_it():
 
 
 @pytest.mark.parametrize("prefix_space", [False, True])
-def test_units_of_sentences_that_have_a_space_before_them(prefix_space):
+def test_units_are_marked_with_and_without_prefix_space(prefix_space):
     rules = TextRules(False, False, prefix_space=prefix_space)
     sentences = [MarkedText(f"Rivers were {word}.", [Span(0, 11, "entity")]) for word in ("lifted", "seen", "deep")]
     texts = [*sentences, "Red Rome Ran"] * 5  # so that " Rivers" is one token, and "Rivers" is two
@@ -300,7 +303,7 @@ def test_units_of_sentences_that_have_a_space_before_them(prefix_space):
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "unigram", "bpe", "byte_bpe"])
-def test_offsets_of_every_tokenizer(kind):
+def test_offsets_locate_the_tokens_of_every_tokenizer(kind):
     texts = ["the rivers of the north were lifted in winter", "believes in  nothing but rivers", " lifted"] * 5
     rules = TextRules(lowercase=False, strip_accents=False)
     tokenizer = train_tokenizer(kind, count_for(kind, texts, rules), 60 if kind != "byte_bpe" else 280, rules)
@@ -309,9 +312,9 @@ def test_offsets_of_every_tokenizer(kind):
         places = tokenizer.offsets(text)
         assert places.shape == (len(ids), 2)
         spelled = [text[first:last].strip() for first, last in places]
-        for told, number in zip(spelled, ids, strict=True):  # a mark of a beginning is where its word is
+        for surface, number in zip(spelled, ids, strict=True):  # the mark of a word's beginning has its word's place
             assert tokenizer.surfaces[number].decode().strip() in (
-                (told, "") if kind in ("unigram", "bpe") else (told,)
+                (surface, "") if kind in ("unigram", "bpe") else (surface,)
             )
 
 
@@ -328,12 +331,12 @@ def test_pieces_keep_their_part_of_the_spans():
         pieces = [*split_spans(whole, parts)]
         assert pieces == parts
         covered = [any(a <= n < b for a, b, _ in get_spans(piece)) for piece in pieces for n in range(len(piece))]
-        kept = [n for n in range(len(text)) if text[n] != " "]
+        letters = [n for n in range(len(text)) if text[n] != " "]
         where = [n for n, letter in enumerate("".join(pieces)) if letter != " "]
-        assert [covered[n] for n in where] == [inside[n] for n in kept]
+        assert [covered[n] for n in where] == [inside[n] for n in letters]
         again = join(pieces, " ")
-        assert again == text and [any(a <= n < b for a, b, _ in get_spans(again)) for n in kept] == [
-            inside[n] for n in kept
+        assert again == text and [any(a <= n < b for a, b, _ in get_spans(again)) for n in letters] == [
+            inside[n] for n in letters
         ]
 
 
@@ -344,8 +347,8 @@ def test_spans_survive_the_division_of_long_documents():
     paragraphs = [mark_spans(text, spans, "marks", "here"), None]
     parts = [*assemble(divide_works(iter(paragraphs), 500, ReadCounts()), ReadCounts())]
     assert len(parts) > 20
-    found = [s[a:b] for part in parts for s in part.sentences() for a, b, _ in get_spans(s)]
-    assert found == [f"river {n}" for n in range(400)]
+    units = [s[a:b] for part in parts for s in part.sentences() for a, b, _ in get_spans(s)]
+    assert units == [f"river {n}" for n in range(400)]
 
 
 def test_list_digest_expands_the_home_directory(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Every odd letter of a sequence is handled, or named with its record and refused; nothing is silent."""
+"""Every odd letter of a sequence is handled with a note, or refused with the name of its record."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ ODD = (
 
 @pytest.fixture
 def data(tmp_path: Path) -> DataConfig:
-    """A FASTA of odd records, and others beside them."""
+    """A FASTA file with odd and ordinary records."""
     plain = "".join(f">p{n}\n{'LAGVSERTID'[n % 7 :]}{'PKQNFYMHWC' * (n % 3 + 1)}\n" for n in range(60))
     long = ">long\n" + "LAGVKTWY" * 125_000 + "\n"
     (tmp_path / "a.fasta").write_bytes(ODD + plain.encode() + long.encode())
@@ -55,10 +55,10 @@ def test_odd_letters_are_handled_or_named(data):
             texts.add("".join(tokenizer.tokens[number] for number in ids) if end - start < 99 else end - start)
     assert {"MKTLLAGV", "MK<unk>TL<unk><unk>", "MK-TL", "MUOXBZ", 1_000_000} <= texts
     with pytest.raises(ValueError, match="3 letters that the vocabulary lacks"):
-        prepare(data)  # also of the store that exists now
+        prepare(data)  # also for the existing store
 
 
-def test_found_vocabulary_lacks_no_letter(data):
+def test_learned_vocabulary_has_every_letter(data):
     store = TokenStore.open(prepare(replace(data, tokenizer="characters")))
     assert {"*", "J", "-"} <= {*store.tokenizer().tokens}
     assert "unknown_letters" not in store.manifest["provenance"]

@@ -1,4 +1,4 @@
-"""A document that is read in parts is one document: of one split, and never its own random neighbour."""
+"""A document read in parts counts as one: it is in one split, and never its own random segment B."""
 
 import dataclasses
 import itertools
@@ -26,7 +26,7 @@ NOVELS, SENTENCES, CAP = 8, 120, 1000
 
 @pytest.fixture
 def novels(data, tmp_path, monkeypatch):
-    """Eight novels that are read in several parts each, and a word in every sentence that tells whose it is."""
+    """Eight novels, each read in several parts, whose sentences all contain the novel's name."""
     monkeypatch.setattr("bertjax.text.documents.DOCUMENT_CAP", CAP)
     monkeypatch.setattr("bertjax.text.shards._BATCH_CHARACTERS", 2 * CAP)  # parts of one novel in several batches
     vocabulary = (tmp_path / "vocab.txt").read_text().split("\n")
@@ -42,7 +42,7 @@ def novels(data, tmp_path, monkeypatch):
 
 
 def novels_of(view, tokens):
-    """The names in each document of a split."""
+    """The names of novels in each document of a split."""
     spelled = np.array(tokens)[view.tokens(view.sentence_offsets[:-1], np.diff(view.sentence_offsets))]
     bounds = view.sentence_offsets[view.document_offsets]
     return [{word for word in spelled[a:b] if word.startswith("novel")} for a, b in itertools.pairwise(bounds)]
@@ -51,16 +51,16 @@ def novels_of(view, tokens):
 def test_every_novel_is_one_document_of_one_split(novels):
     store = TokenStore.open(prepare(novels))
     tokens = store.tokenizer().tokens
-    found = {split: novels_of(store.split(split), tokens) for split in SPLITS}
-    assert all(len(names) == 1 for names in itertools.chain(*found.values()))
-    train, held_out = (set().union(*found[split]) for split in SPLITS)
-    assert len(found["train"]) == len(train) >= 2 and len(found["held_out"]) == len(held_out) >= 2
+    novels_by_split = {split: novels_of(store.split(split), tokens) for split in SPLITS}
+    assert all(len(names) == 1 for names in itertools.chain(*novels_by_split.values()))
+    train, held_out = (set().union(*novels_by_split[split]) for split in SPLITS)
+    assert len(novels_by_split["train"]) == len(train) >= 2 and len(novels_by_split["held_out"]) == len(held_out) >= 2
     assert not train & held_out and len(train | held_out) == NOVELS
     sentences = sum(store.split(split).num_sentences for split in SPLITS)
-    assert sentences == NOVELS * SENTENCES  # nothing is lost where a novel is cut in parts
+    assert sentences == NOVELS * SENTENCES  # nothing is lost between the parts of a novel
 
 
-def test_random_b_is_of_another_novel(novels):
+def test_random_segment_b_is_from_another_novel(novels):
     store = TokenStore.open(prepare(novels))
     view = store.split("train")
     plan = build_plan(
@@ -74,13 +74,13 @@ def test_random_b_is_of_another_novel(novels):
 
 
 def test_vocabulary_is_counted_on_whole_training_novels(novels):
-    """Words of a held-out novel are in no count, whichever part of it they stand in."""
+    """Words in any part of a held-out novel are not counted."""
     store = TokenStore.open(prepare(novels))
     tokens = store.tokenizer().tokens
     trained_on = set().union(*novels_of(store.split("train"), tokens))
-    (counted,), _ = count_corpus(Corpus.of(novels), novels, no_progress, processes(1))
-    assert {word for word in counted if word.startswith("novel")} == trained_on
-    assert all(counted[name] == SENTENCES for name in trained_on)
+    (counts,), _ = count_corpus(Corpus.of(novels), novels, no_progress, processes(1))
+    assert {word for word in counts if word.startswith("novel")} == trained_on
+    assert all(counts[name] == SENTENCES for name in trained_on)
 
 
 def test_divided_documents_are_reported(novels, capsys):
@@ -108,7 +108,7 @@ def test_every_read_count_has_a_note():
 
 
 def test_part_without_tokens_joins_no_documents(tmp_path):
-    """Parts of 0 sentences, at the beginning, inside and at the end of documents, in one call and over calls."""
+    """Writes empty parts at the beginning, inside and at the end of documents, in one call and in several."""
     lengths = np.array([2, 0, 1, 0, 3, 0, 1])
     continues = np.array([False, False, True, False, True, True, False])
     expected = [0, 2, 3, 6, 7]

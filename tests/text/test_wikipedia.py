@@ -43,12 +43,12 @@ def page(title, text, ns=0, redirect=False, extra=""):
 
 
 def head(names=NAMESPACES):
-    listed = "".join(
+    namespaces = "".join(
         f'      <namespace key="{key}" case="first-letter">{name}</namespace>\n' for key, name in names.items()
     )
     return (
         '<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/" version="0.11" xml:lang="de">\n  <siteinfo>\n'
-        f"    <sitename>Wikipedia</sitename>\n    <namespaces>\n{listed}    </namespaces>\n  </siteinfo>\n"
+        f"    <sitename>Wikipedia</sitename>\n    <namespaces>\n{namespaces}    </namespaces>\n  </siteinfo>\n"
     )
 
 
@@ -80,11 +80,11 @@ def test_only_articles_are_read_in_order(tmp_path):
         page("C", "Text of C [[Datei:X|thumb|caption]][[Kategorie:Y]]."),
     ]
     counts = ReadCounts()
-    found = texts(write(tmp_path / "a.xml", dump(*pages)), counts)
-    assert found == ["Text of B.\nMore & more.", "Text of A. <", "Text of C."]
-    assert counts == ReadCounts(documents=3, characters=sum(map(len, found)), empty_documents=1)
-    seen = [(p.title, p.namespace, p.redirect, bool(p.text)) for p in Dump(str(tmp_path / "a.xml")).pages()]
-    assert seen == [
+    articles = texts(write(tmp_path / "a.xml", dump(*pages)), counts)
+    assert articles == ["Text of B.\nMore & more.", "Text of A. <", "Text of C."]
+    assert counts == ReadCounts(documents=3, characters=sum(map(len, articles)), empty_documents=1)
+    summaries = [(p.title, p.namespace, p.redirect, bool(p.text)) for p in Dump(str(tmp_path / "a.xml")).pages()]
+    assert summaries == [
         ("B", 0, False, True),
         ("Diskussion:B", 1, False, False),
         ("Weiter", 0, True, False),
@@ -110,13 +110,13 @@ def test_only_articles_are_read_in_order(tmp_path):
 )
 def test_redirects_are_recognised_by_text(tmp_path, redirect, is_one):
     path = write(tmp_path / "a.xml", dump(page("A", redirect)))
-    assert [found.redirect for found in Dump(str(path)).pages()] == [is_one]
+    assert [parsed.redirect for parsed in Dump(str(path)).pages()] == [is_one]
 
 
 def test_old_dumps_have_the_namespace_in_the_title(tmp_path):
     pages = [page(title, "Text.", ns=None) for title in ("A", "diskussion:A", "Vorlage: A", "B: A", "Modul")]
     path = write(tmp_path / "a.xml", dump(*pages))
-    assert [found.namespace for found in Dump(str(path)).pages()] == [0, 1, 10, 0, 0]
+    assert [parsed.namespace for parsed in Dump(str(path)).pages()] == [0, 1, 10, 0, 0]
 
 
 def test_only_the_newest_wikitext_of_a_page_is_read(tmp_path):
@@ -129,7 +129,7 @@ def test_only_the_newest_wikitext_of_a_page_is_read(tmp_path):
     assert counts.empty_documents == 1
 
 
-def test_dump_without_siteinfo_or_texts(tmp_path):
+def test_dump_without_siteinfo_or_texts_is_read(tmp_path):
     xml = f"<mediawiki>{page('A', 'A [[File:B|c]].')}{page('B', '').replace('></text>', '/>')}</mediawiki>"
     assert texts(write(tmp_path / "a.xml", "\ufeff<?xml version='1.0' encoding='utf-8'?>\n" + xml)) == ["A."]
 
@@ -156,18 +156,18 @@ def streams(*parts):
     return b"".join(bz2.compress(part.encode()) for part in parts)
 
 
-def pages_of(count, of_stream=1, length=40):
-    """The streams of a dump whose pages are of some lengths, of other namespaces, redirects and empty, too."""
+def pages_of(count, per_stream=1, length=40):
+    """Make the streams of a dump with articles of various lengths, other namespaces, redirects and empty pages."""
     kinds = [{}, {"ns": 1}, {"redirect": True}, {}, {"ns": None}]
-    made = [page(f"Seite {n}", f"Text é話 {n} [[Kategorie:X]]. " * (n % length), **kinds[n % 5]) for n in range(count)]
-    return ["".join(made[start : start + of_stream]) for start in range(0, count, of_stream)]
+    pages = [page(f"Seite {n}", f"Text é話 {n} [[Kategorie:X]]. " * (n % length), **kinds[n % 5]) for n in range(count)]
+    return ["".join(pages[start : start + per_stream]) for start in range(0, count, per_stream)]
 
 
 def in_spans(path, edges):
-    counts, found = ReadCounts(), []
+    counts, documents = ReadCounts(), []
     for span in pairwise(edges):
-        found += read_documents(SourceFile("wikipedia", str(path), span=span), counts)
-    return [document.text for document in found], counts
+        documents += read_documents(SourceFile("wikipedia", str(path), span=span), counts)
+    return [document.text for document in documents], counts
 
 
 def spans(path, count):
@@ -175,9 +175,9 @@ def spans(path, count):
     return [size * n // count for n in range(count + 1)]
 
 
-@pytest.mark.parametrize("of_stream", [1, 7])
-def test_spans_give_every_article_once_in_order(tmp_path, of_stream):
-    path = write(tmp_path / "a.xml.bz2", streams(head(), *pages_of(60, of_stream), "</mediawiki>\n"))
+@pytest.mark.parametrize("per_stream", [1, 7])
+def test_spans_give_every_article_once_in_order(tmp_path, per_stream):
+    path = write(tmp_path / "a.xml.bz2", streams(head(), *pages_of(60, per_stream), "</mediawiki>\n"))
     counts = ReadCounts()
     whole = texts(path, counts)
     assert len(whole) > 20 and is_multistream(str(path))
@@ -196,7 +196,7 @@ def test_every_span_has_the_namespace_names(tmp_path):
 
 
 def test_magic_bytes_inside_data_are_not_a_stream(tmp_path):
-    # Streams that hold no dump stand between the others, as those bytes could stand in compressed data.
+    # Bytes that look like a stream, but are not part of a dump, as compressed data may contain them by chance.
     looks = b"BZh91AY&SY"
     stored = looks + bytes(range(256)) * 40
     first, second = streams(head(), *pages_of(30)[:15]), streams(*pages_of(30)[15:], "</mediawiki>\n")
@@ -215,14 +215,14 @@ def test_stream_is_found_wherever_the_windows_end(tmp_path, monkeypatch):
 
 
 def large(folder, content):
-    """A unit's worth of a dump."""
+    """A corpus of a dump that is large enough to split."""
     path = write(folder / "dump.xml.bz2", content)
     assert path.stat().st_size >= 2 * corpus.UNIT_BYTES // registry._COMPRESSION
     return Corpus.of(DataConfig(sources=(f"wikipedia:{path}",), root=str(folder / "root")))
 
 
 def noise(count):
-    """Pages that hardly compress."""
+    """Make pages that hardly compress."""
     draw = random.Random(0)
     return [page(f"P{n}", f"{n}: " + " ".join(f"{draw.getrandbits(64):x}" for _ in range(40))) for n in range(count)]
 
@@ -232,15 +232,15 @@ def test_corpus_cuts_a_multistream_dump_into_units(tmp_path, monkeypatch):
     text_bytes = 4 * len(content)
     for count in range(2, 40):
         monkeypatch.setattr(corpus, "UNIT_BYTES", text_bytes // count)
-        made = large(tmp_path, content)
-        assert len(made.files[0]) == 1 and not made.files[0][0].span
-        assert len(made.units) == count and {len(unit.files) for unit in made.units} == {1}
-        assert all(abs(unit.size - len(content) / count) <= 1 for unit in made.units)
-    edges = [made.units[0].files[0].span[0], *(unit.files[0].span[1] for unit in made.units)]
-    assert sum(unit.size for unit in made.units) == edges[-1] == made.files[0][0].size
-    found = [texts_of(unit) for unit in made.units]
-    assert min(map(len, found)) > 1
-    assert list(chain.from_iterable(found)) == texts(made.files[0][0].path)
+        whole = large(tmp_path, content)
+        assert len(whole.files[0]) == 1 and not whole.files[0][0].span
+        assert len(whole.units) == count and {len(unit.files) for unit in whole.units} == {1}
+        assert all(abs(unit.size - len(content) / count) <= 1 for unit in whole.units)
+    edges = [whole.units[0].files[0].span[0], *(unit.files[0].span[1] for unit in whole.units)]
+    assert sum(unit.size for unit in whole.units) == edges[-1] == whole.files[0][0].size
+    unit_texts = [texts_of(unit) for unit in whole.units]
+    assert min(map(len, unit_texts)) > 1
+    assert list(chain.from_iterable(unit_texts)) == texts(whole.files[0][0].path)
 
 
 @pytest.mark.parametrize("parts", ["one stream", "streams anywhere", "head and pages"])
@@ -253,9 +253,9 @@ def test_dump_that_is_not_multistream_is_one_unit(tmp_path, monkeypatch, parts):
         "streams anywhere": [xml[start : start + 9000] for start in range(0, len(xml), 9000)],  # as pbzip2 makes them
         "head and pages": [head() + "".join(pages), "</mediawiki>\n"],
     }[parts]
-    made = large(tmp_path, streams(*content))
-    assert [[file.span for file in unit.files] for unit in made.units] == [[None]]
-    path = made.files[0][0].path
+    whole = large(tmp_path, streams(*content))
+    assert [[file.span for file in unit.files] for unit in whole.units] == [[None]]
+    path = whole.files[0][0].path
     assert in_spans(path, spans(Path(path), 5))[0] == texts(path) and len(texts(path)) == 300
 
 
@@ -348,7 +348,7 @@ def test_entities_that_expand_without_bound_are_refused(tmp_path):
     assert "bad XML (limit on input amplification factor" in refusal(write(tmp_path / "a.xml", bomb))
 
 
-def test_line_too_large_to_hold_is_refused(tmp_path, monkeypatch):
+def test_line_too_large_for_the_memory_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(wikipedia, "RECORD_CAP", 1 << 20)
     line = "words of a line " * 140_000
     assert "page 'Big', line 23: a line of more than 1 MiB" in refusal(
@@ -424,8 +424,8 @@ def test_real_dumps_agree_with_mwparserfromhell(dumps, name, pages, redirects, a
     pytest.importorskip("mwparserfromhell", reason="pip install mwparserfromhell to compare with it")
     report = check_wikipedia.check(str(dumps / name), repeats=1)
     assert (report.pages, report.redirects, report.articles) == (pages, redirects, articles)
-    for of in ("words", "pairs"):
-        assert report.share(of, "ours") > 0.995 and report.share(of, "theirs") > 0.995
+    for measure in ("words", "pairs"):
+        assert report.share(measure, "ours") > 0.995 and report.share(measure, "theirs") > 0.995
     assert report.words > 1000 and not report.leftovers
 
 
@@ -436,10 +436,10 @@ def test_real_dump_has_no_markup_left(dumps):
         words += len(check_wikipedia.words(document.text))
         left += check_wikipedia.LEFTOVERS.findall(document.text)
     assert (counts.documents, counts.empty_documents) == (105, 1) and words > 400_000  # one is a list
-    assert len(left) <= 8, left  # what the authors wrote: a bar in a list of characters, spaces inside parentheses
+    assert len(left) <= 8, left  # from the authors: a bar in a list of characters, spaces inside parentheses
 
 
-@pytest.mark.long  # made-up dumps are cut anywhere in the suite
+@pytest.mark.long  # the suite cuts made-up dumps anywhere
 def test_real_dump_made_multistream_is_read_in_spans(dumps, tmp_path, monkeypatch):
     xml = bz2.decompress(next(dumps.glob("enwiki-latest*")).read_bytes())
     first = xml.index(b"  <page>")

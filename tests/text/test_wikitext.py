@@ -140,7 +140,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("wikitext", "expected"), [case for group in CASES.values() for case in group])
-def test_prose(wikitext, expected):
+def test_wikitext_becomes_prose(wikitext, expected):
     assert text(wikitext) == expected
 
 
@@ -149,12 +149,12 @@ def test_files_are_recognised_by_suffix():
     assert text("A [[Fichier:a.ogg|b]] c [[Fichier:d|e]].", HIDDEN_NAMES | {"fichier"}) == "A c."
 
 
-def test_plain_text_stays():
+def test_plain_text_is_unchanged():
     prose = "He said: “No!” (really) – 5 % of $3.50 [sic], a/b; it's #1 * 2 = 2 & x|y {z}."
     assert paragraphs(f"{prose}\n\n\t{prose}  \n", HIDDEN_NAMES) == [prose, prose]
 
 
-# Texts that make careless expressions take quadratic time or worse; a character repeated is a million of them.
+# Texts that make careless expressions take quadratic time or worse, each repeated many times.
 PIECES = [
     *(
         "{{",
@@ -184,7 +184,7 @@ PIECES = [
     *("----\n", " ", "\n", "*a\n", "[http://a ", "http://", "http://a.", "[[File:", "[[a:b]] ", "[[a:b]]\n", "{{lang|"),
     *("{{convert|1", ";zh:", "-{zh:", "(<ref/>", "(<ref/>,", "<ref/> ,", "1", "字", "\x02"),
 ]
-# Of about n characters.
+# Each function makes a text of about n characters.
 HOSTILE: dict[str, Callable[[int], str]] = {
     piece: lambda n, piece=piece: piece * (n // len(piece)) for piece in PIECES
 } | {
@@ -211,9 +211,9 @@ HOSTILE: dict[str, Callable[[int], str]] = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_work_is_linear_in_the_text(name):
-    """16 times the text is less than 64 times the work; quadratic work would be 256 times, on every machine.
+    """16 times the text takes less than 64 times the time; quadratic time would be 256 times, on every machine.
 
-    Both are measured one after the other, and again where something else has slowed one of them.
+    Repeats both measurements, in case something else has slowed one of them.
     """
 
     def seconds(size):

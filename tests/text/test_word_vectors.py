@@ -1,4 +1,4 @@
-"""Tables of similar words made of word vectors, and `bertjax neighbors --output` that makes them."""
+"""Tables of similar words, made from word vectors by functions and by `bertjax neighbors --output`."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ TOKENIZER = wordpiece()
 
 
 def brute_force(words: list[str], ids: list[tuple[int, ...]], vectors: np.ndarray, count: int) -> dict[str, tuple]:
-    """The definition, word by word."""
-    kept = [n for n in range(len(words)) if ids[n] and vectors[n].any() and ids[n] not in ids[:n]]
-    found = {}
+    """Compute the table from its definition, word by word."""
+    usable = [n for n in range(len(words)) if ids[n] and vectors[n].any() and ids[n] not in ids[:n]]
+    table = {}
     unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    for n in kept:
-        others = [m for m in kept if m != n and len(ids[m]) == len(ids[n])]
+    for n in usable:
+        others = [m for m in usable if m != n and len(ids[m]) == len(ids[n])]
         cosine = (unit @ unit[n]).tolist()
         near = sorted(others, key=lambda m: -cosine[m])[:count]
         if near:
-            found[words[n]] = tuple(words[m] for m in near)
-    return found
+            table[words[n]] = tuple(words[m] for m in near)
+    return table
 
 
 def test_nearest_words_match_the_definition() -> None:
     rng = np.random.default_rng(0)
-    count = 2_200  # of which those of three tokens fill more than a block
+    count = 2_200  # words of three tokens fill more than a block
     ids = [tuple(rng.integers(0, 60, rng.choice([0, 1, 3, 3, 3])).tolist()) for _ in range(count)] + [(1, 2, 3, 4)]
     vectors = rng.normal(size=(count + 1, 12))
     vectors[17] = 0
     words = [f"w{n}" for n in range(count + 1)]
-    found = nearest_words(words, ids, vectors, 3)
-    assert found == brute_force(words, ids, vectors, 3)
-    assert len(found) > 1_200 and f"w{count}" not in found
-    assert parse(to_text(found).encode(), "") == found
+    table = nearest_words(words, ids, vectors, 3)
+    assert table == brute_force(words, ids, vectors, 3)
+    assert len(table) > 1_200 and f"w{count}" not in table
+    assert parse(to_text(table).encode(), "") == table
 
 
-def test_words_that_cannot_be_written_have_no_tokens() -> None:
+def test_words_outside_the_vocabulary_have_no_tokens() -> None:
     assert usable_ids(TOKENIZER, ["Bank", "北", "strawberries"]) == [
         (TOKENIZER.tokens.index("bank"),),
         (),
@@ -80,7 +80,7 @@ def test_bad_vectors_are_refused_by_line(content: bytes, message: str, tmp_path:
         read_vectors(str(tmp_path / "vectors.txt"), 10)
 
 
-def test_command_makes_a_table_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_makes_a_table_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [word for word in WORDS if word.isalpha()] + ["Bank", "北", "strawberries", "sweetberries"]
     vectors = np.random.default_rng(1).normal(size=(len(words), 8)).round(3)
     lines = (" ".join([word, *map(str, vector)]) for word, vector in zip(words, vectors.tolist(), strict=True))
@@ -102,7 +102,7 @@ def test_command_makes_a_table_of_a_file(tmp_path: Path, capsys: pytest.CaptureF
     assert "add --overwrite to replace it" in capsys.readouterr().err
 
 
-def test_word_vectors_of_a_run_are_its_table(tmp_path: Path) -> None:
+def test_static_vectors_are_centred_embeddings(tmp_path: Path) -> None:
     model = small_model(tmp_path)
     words, vectors = static_vectors(model)
     assert "bank" in words and "##berries" not in words and "berries" not in words and "," not in words
@@ -110,10 +110,10 @@ def test_word_vectors_of_a_run_are_its_table(tmp_path: Path) -> None:
     centred = table - table[[TOKENIZER.tokens.index(word) for word in words if len(word) > 1]].mean(axis=0)
     unit = centred / np.linalg.norm(centred, axis=1, keepdims=True)
     np.testing.assert_allclose(vectors, unit[[TOKENIZER.tokens.index(word) for word in words]], atol=1e-6)
-    listed, chosen = static_vectors(model, ["Bank", "北", "strawberries"])
-    assert listed == ["Bank", "strawberries"]
+    found_words, word_vectors = static_vectors(model, ["Bank", "北", "strawberries"])
+    assert found_words == ["Bank", "strawberries"]
     pieces = [TOKENIZER.tokens.index(piece) for piece in ("straw", "##berries")]
-    np.testing.assert_allclose(chosen[1], unit[pieces].mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(word_vectors[1], unit[pieces].mean(axis=0), atol=1e-6)
 
 
 @pytest.mark.parametrize("head", ["", "3 2\n"])

@@ -99,7 +99,7 @@ def parse_source(written: str) -> Source:
         is_local_folder = bool(written) and is_folder(written)
         if has_default and is_local_folder:
             raise ValueError(
-                f"source {written!r}: both a kind of source and a folder here; write {folder.KIND.name}:{written} "
+                f"source {written!r}: a kind of source, but also a folder here; write {folder.KIND.name}:{written} "
                 f"for the files of the folder, or {written}: for the source {written}"
             )
         if is_local_folder:
