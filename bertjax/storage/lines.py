@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
 
 from bertjax.storage.remote import RemoteError, is_remote, open_bytes
-from bertjax.storage.utf8 import UTF8, FileAccessError, ReadCounts, Utf8, transcoded
+from bertjax.storage.utf8 import UTF8, FileAccessError, ReadCounts, Utf8, transcode
 
 CHUNK = 1 << 20  # bytes of text read at once
 LINE_CAP = 1 << 20  # bytes; a line that exceeds it by a chunk or more is cut
@@ -57,7 +57,7 @@ def read_lines(
     chunks = read_chunks(path, name, span)
     if span and record_end:
         chunks = _whole_records(chunks, read_chunks(path, name, (span[1], _FILE_END)), span[0] == 0, record_end)
-    for chunk in chunks if encoding == UTF8 else transcoded(chunks, name, encoding):
+    for chunk in chunks if encoding == UTF8 else transcode(chunks, name, encoding):
         end = chunk.rfind(b"\n") + 1
         if end:
             lines = _decode(utf8, rest + chunk[:end], offset).split("\n")

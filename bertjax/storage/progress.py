@@ -111,21 +111,21 @@ class _ErasingStream:
 LIVE = LiveLine()  # of this process
 
 
-class _Voice(NamedTuple):
-    say: Callable[[str], None]  # print a line
-    show: Callable[[str], None] | None  # rewrite the live line of a terminal; None: there is none
+class _Output(NamedTuple):
+    print_line: Callable[[str], None]
+    show: Callable[[str], None] | None  # rewrites the live line of a terminal; None without a terminal
 
 
 class Signs:
     """Reports the current work when nothing else is printed, so that silence never looks like a hang.
 
-    Code that prints calls `spoke`; slow code runs inside `doing`. Nothing is printed outside `speaking`.
+    Code that prints calls `spoke`, and slow code runs inside `doing`. Nothing is printed outside `speaking`.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._doing: list[_Work] = []
-        self._voices: list[_Voice] = []  # the last one is used
+        self._outputs: list[_Output] = []  # the last one is used
         self._last = clock()
 
     def spoke(self) -> None:
@@ -150,19 +150,19 @@ class Signs:
 
     @contextlib.contextmanager
     def by(self, say: Callable[[str], None], show: Callable[[str], None] | None = None) -> Iterator[None]:
-        """Print signs by `say`, which must not print into the middle of another line, or by `show` on a terminal."""
-        self._voices.append(_Voice(say, show))
+        """Print signs with `say`, which must not print in the middle of a line, or with `show` on a terminal."""
+        self._outputs.append(_Output(say, show))
         try:
             yield
         finally:
-            self._voices.pop()
+            self._outputs.pop()
 
     @contextlib.contextmanager
     def speaking(self, what: str, say: Callable[[str], None] = print_sign) -> Iterator[None]:
-        """Run a thread that prints signs by `say`; `what` is the work where no inner one is named."""
+        """Run a thread that prints signs with `say`; `what` names the work unless an inner `doing` does."""
         show = (lambda text: LIVE.show(text, sys.stdout)) if say is print_sign and sys.stdout.isatty() else None
         with self.doing(what), self.by(say, show):
-            if len(self._voices) > 1:  # a thread speaks already
+            if len(self._outputs) > 1:  # a thread is running already
                 yield
                 return
             over = threading.Event()
@@ -200,12 +200,12 @@ class Signs:
 
     def _speak(self, over: threading.Event) -> None:
         while not over.wait(_POLL_SECONDS):
-            voice = self._voices[-1]
-            if voice.show is not None:
+            output = self._outputs[-1]
+            if output.show is not None:
                 if (text := self.live()) is not None:
-                    voice.show(text)
+                    output.show(text)
             elif (line := self.due()) is not None:
-                voice.say(line)
+                output.print_line(line)
                 self.spoke()
 
 

@@ -132,7 +132,7 @@ def byte_order_mark(content: bytes) -> str:
     return next((encoding for mark, encoding in _MARKS if content.startswith(mark)), "")
 
 
-def detected_encoding(chunks: Iterable[bytes]) -> str:
+def detect_encoding(chunks: Iterable[bytes]) -> str:
     """Detect the encoding of a text: by its byte order mark, else UTF-8 if almost all of it is valid, else a guess.
 
     Reads at most about `_JUDGED` bytes. The guess uses the lines that are not ASCII.
@@ -164,7 +164,7 @@ def detected_encoding(chunks: Iterable[bytes]) -> str:
     return likely_encoding(sample) or UTF8
 
 
-def transcoded(chunks: Iterable[bytes], path: str, encoding: str) -> Iterator[bytes]:
+def transcode(chunks: Iterable[bytes], path: str, encoding: str) -> Iterator[bytes]:
     """Transcode the chunks of a file to UTF-8; invalid bytes become U+FFFD.
 
     Raises NotTextError for a file that already is UTF-8.

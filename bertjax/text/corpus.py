@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from bertjax.config import DataConfig
 from bertjax.storage.lines import read_chunks
 from bertjax.storage.remote import AnyPath, is_remote, object_state, to_path
-from bertjax.storage.utf8 import UTF8, detected_encoding, encoding_name
+from bertjax.storage.utf8 import UTF8, detect_encoding, encoding_name
 from bertjax.text.documents import Document
 from bertjax.text.file_caches import THREADS, extend_cache, file_digests, read_cache
 from bertjax.text.groups import Groups, group_column
@@ -337,7 +337,7 @@ def _with_encodings(files: Sequence[HashedFile], cache_path: AnyPath) -> tuple[H
 
     def detect(one: HashedFile) -> str:
         try:
-            return cache.get(one.digest) or detected_encoding(read_chunks(one.file.path, one.file.path))
+            return cache.get(one.digest) or detect_encoding(read_chunks(one.file.path, one.file.path))
         except ValueError:
             return UTF8  # reading it explains the error
 

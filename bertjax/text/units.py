@@ -159,10 +159,10 @@ class UnitMarker:
             inside = inside[inside >= ends[name]]
             if not len(inside):
                 continue
-            first, behind = int(inside[0]), int(inside[-1]) + 1
-            plane[first : behind + 1] = False
-            plane[first + 1 : behind] = True
-            ends[name] = behind
+            first, stop = int(inside[0]), int(inside[-1]) + 1
+            plane[first : stop + 1] = False
+            plane[first + 1 : stop] = True
+            ends[name] = stop
             self.counts[name] += 1
 
 
@@ -197,16 +197,16 @@ class _UnitList:
         names = [atom for atom, _, _ in atoms]
         spans: list[Span] = []
         for kind, units in self._units.items():
-            sizes, behind = self._sizes[kind], 0
+            sizes, stop = self._sizes[kind], 0
             for first, name in enumerate(names):
-                if first < behind or name not in sizes:
+                if first < stop or name not in sizes:
                     continue
                 candidates = (tuple(names[first : first + size]) for size in sizes[name])
                 # A candidate is shorter than its size at the end of the sentence.
                 matches = [len(unit) for unit in candidates if unit in units]
                 if matches:
-                    behind = first + max(matches)
-                    spans.append(Span(atoms[first][1], atoms[behind - 1][2], kind))
+                    stop = first + max(matches)
+                    spans.append(Span(atoms[first][1], atoms[stop - 1][2], kind))
         return sorted(spans)
 
     def _atoms(self, text: str) -> list[_Atom]:

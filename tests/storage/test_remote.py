@@ -325,7 +325,7 @@ def test_bucket_that_is_not_there(data, s3):
     ("url", "message"),
     [
         ("gs://bucket", r"gs://bucket/.*: the library that opens gs:// is not installed; pip install 'bertjax\[gcs\]'"),
-        ("gz://bucket", r"gz://bucket/.*: Protocol not known: gz; give gs://, s3://, another that fsspec knows, or a"),
+        ("gz://bucket", r"gz://bucket/.*: Protocol not known: gz; use gs://, s3://, another URL that fsspec supp"),
     ],
 )
 def test_unopenable_urls_are_named(data, monkeypatch, url, message):

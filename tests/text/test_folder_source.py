@@ -9,7 +9,7 @@ import pytest
 from office_files import PAGE, docx_file, pdf_file
 from small_corpus import WORDS, changed, generated_text
 
-from bertjax.storage.utf8 import detected_encoding
+from bertjax.storage.utf8 import detect_encoding
 from bertjax.text.prepare import prepare, reading_notes
 from bertjax.text.sources.pdf import paragraphs, without_headers
 from bertjax.text.sources.registry import find_files, parse_source, read_documents, source_files
@@ -180,8 +180,8 @@ def test_missing_library_is_named_with_its_extra(company, monkeypatch, name, mod
 )
 def test_encoding_of_a_text_is_detected(content, encoding):
     encoded = content.encode(encoding)
-    assert detected_encoding([encoded[:30_000], encoded[30_000:]]) == encoding
+    assert detect_encoding([encoded[:30_000], encoded[30_000:]]) == encoding
 
 
 def test_damaged_utf8_is_not_taken_for_another_encoding():
-    assert detected_encoding([b"Gr\xc3\xb6\xc3\x9fe \xc3\xbcber alles, caf\xe9. " * 3]) == "utf-8"
+    assert detect_encoding([b"Gr\xc3\xb6\xc3\x9fe \xc3\xbcber alles, caf\xe9. " * 3]) == "utf-8"
