@@ -20,8 +20,8 @@ from bertjax.storage.terminal import three_digits
 Progress = Callable[[str, int, int], None]
 """(name of the job, amount done, total). The name may end with a comma and a unit: `counting words, bytes`."""
 
-NOTICEABLE = 10.0  # seconds; shorter work is not reported off a terminal
-LINE_EVERY = 60.0  # seconds between lines off a terminal
+NOTICEABLE = 10.0  # seconds; without a terminal, shorter work is not reported
+LINE_EVERY = 60.0  # seconds between lines without a terminal
 _POLL_SECONDS = 0.25
 _SILENT = 1.0  # seconds without output before the live line names the current work
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"

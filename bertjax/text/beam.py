@@ -43,7 +43,7 @@ def run_units(
     units = list(units)
     if not units:
         return
-    for leftover in folder.glob("beam-*.partial"):  # of a killed program
+    for leftover in folder.glob("beam-*.partial"):  # left by a killed program
         remove_tree(leftover)
     # A new name: the pipeline of a killed program may still write to the previous one.
     results = folder / f"beam-{secrets.token_hex(4)}.partial"

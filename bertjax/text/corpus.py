@@ -31,8 +31,8 @@ from bertjax.text.sources.registry import (
 from bertjax.text.sources.source import Source, SourceFile
 from bertjax.text.units import spans_field
 
-UNIT_BYTES = 8 << 20  # of text, about; small enough that the processes end together
-LARGEST_UNIT = 1 << 30  # bytes of text, about; a killed process loses a unit
+UNIT_BYTES = 8 << 20  # of text, roughly; small enough that the processes finish together
+LARGEST_UNIT = 1 << 30  # bytes of text, roughly; a killed process loses a unit
 MOST_FILES = 5_000_000  # that a store and the digest cache can list: 200 bytes each, in 1 GiB
 MAX_UNITS = 64  # in a corpus of up to about 64 GiB; every unit becomes a shard
 

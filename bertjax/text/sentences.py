@@ -82,7 +82,7 @@ _LONGEST = max(map(len, _NEVER_LAST | _SOMETIMES_LAST | _BEFORE_NUMBERS))
 _WINDOW = 4 * _LONGEST  # characters before a period to search for its word
 
 _SPACED, _UNSPACED = frozenset(SPACED), frozenset(UNSPACED)
-_COMMON_END = ".!?…‼⁇⁈⁉।॥؟۔։።"  # found five times as fast as all terminators
+_COMMON_END = ".!?…‼⁇⁈⁉।॥؟۔։።"  # searching for these is five times faster than for all terminators
 _CLOSE = r"\"'”’»›)}*_\]"
 _WIDE_CLOSE = "」』】》〉〕｣）\"'”’"
 _GOES_ON = "とっのはがをも、，"  # continue the sentence after a closed quotation: Japanese particles, commas

@@ -29,7 +29,7 @@ class Filter:
     """
 
     name: str
-    reasons: tuple[str, ...]  # of documents that are left out, for the table of their counts
+    reasons: tuple[str, ...]  # for leaving a document out, as listed in the table of counts
     broken_rule: Callable[[str], str] | None = None
     """Return the one of `reasons` why a document with this text is left out; '' to retain it. Judges only the first
     `DOCUMENT_CAP` characters of a document."""
@@ -37,6 +37,6 @@ class Filter:
     """Return an empty signature. A document is left out, for the first of `reasons`, if it is a copy of an earlier one
     that the preceding filters retain."""
     columns: int = 0  # of a signature
-    for_prose: bool = False  # whether its rules make no sense for records of letters
+    for_prose: bool = False  # whether its rules suit only prose, not sequences of letters
     version: int = 1  # a change makes new stores
     needs: tuple[str, str] | None = None  # the optional module that it imports, and the argument for pip

@@ -21,9 +21,9 @@ from bertjax.text.units import WORD
 
 _RUN = 5  # words
 _BANDS, _MINIMA = 14, 8  # of a band
-_AT_ONCE = 1 << 12  # runs; 112 numbers of memory each
+_AT_ONCE = 1 << 12  # runs; each takes the memory of 112 numbers
 _WORD = re.compile(WORD)
-# A run's hash is the upper half of a sum of its words' by odd factors (multilinear hashing).
+# A run's hash is the upper half of the sum of its words' hashes times odd factors (multilinear hashing).
 _FACTORS = np.frombuffer(hashlib.sha512(b"run of words").digest()[: 8 * _RUN], "<u8").astype(np.uint64) | np.uint64(1)
 
 

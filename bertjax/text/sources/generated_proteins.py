@@ -29,7 +29,7 @@ _CUT = 4  # letters at either end that a member may lack
 _FAITHFUL = 0.95  # probability of the conserved letter, and of the letter that a contact determines
 _CONSERVED, _SIMILAR = 0.45, 0.35  # shares of the sites; the others are free
 _CONTACTS = 5  # of a family
-_DISTANCE = 6  # sites between the two of a contact, at least
+_DISTANCE = 6  # least number of sites between the two of a contact
 _UNIT_MEMBERS = 100_000
 _BYTES = 46  # per member, about
 
