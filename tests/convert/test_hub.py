@@ -168,7 +168,7 @@ REFUSALS = {
     "ada/secret": r"and the Hub has no repository ada/secret that you may read; .* private one run `hf auth login`",
     "ada/novels@v9": r"and ada/novels on the Hub has no revision v9",
     "ada/bare": r"and ada/bare on the Hub has none of the required files; is it a transformers model\?",
-    "a/b/c": r"no folder /.*a/b/c, and a Hub repository is written NAME, ORG/NAME or ORG/NAME@REVISION",
+    "a/b/c": r"no folder /.*a/b/c; for a Hub repository write NAME, ORG/NAME or ORG/NAME@REVISION",
 }
 
 
@@ -217,7 +217,7 @@ def test_a_push_that_cannot_be_is_refused_before_the_export(folder, hub, do, tmp
     code, said = do("refused", "push", "others/novels", "a/b/c", HF_TOKEN=TOKEN)
     others, wrong = said.splitlines()
     assert others == "--push others/novels: ada may write to ada, team, but not to others"
-    assert wrong == "--push a/b/c: a Hub repository is written NAME or ORG/NAME"
+    assert wrong == "--push a/b/c: write a Hub repository as NAME or ORG/NAME"
     code, said = do("refused", "push", "team/novels", HF_TOKEN="hf_wrong")
     assert said.startswith("--push team/novels: the Hub did not accept the login (") and said.count("\n") == 1
     assert not hub.repositories
