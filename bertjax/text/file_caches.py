@@ -35,7 +35,9 @@ def file_digests(files: Sequence[SourceFile], stamps: Sequence[tuple[int, ...]],
     random.Random(f"{own} {os.getpid()}").shuffle(missing)
     with ThreadPoolExecutor(THREADS) as threads:
         while missing:
-            cache = _all_caches(folder)
+            cache: dict[str, str] = {}
+            for path in sorted(folder.glob("*.json")):
+                cache |= read_cache(path)
             for number in missing:
                 digests[number] = cache.get(keys[number], "")
             missing = [number for number in missing if not digests[number]]
@@ -58,13 +60,6 @@ def _key(file: SourceFile, stamp: tuple[int, ...]) -> str:
         return ""
     path = file.path if is_remote(file.path) else os.path.abspath(file.path)
     return " ".join(map(str, (path, *stamp)))
-
-
-def _all_caches(folder: AnyPath) -> dict[str, str]:
-    caches = {}
-    for path in sorted(folder.glob("*.json")):
-        caches |= read_cache(path)
-    return caches
 
 
 def read_cache(path: AnyPath) -> dict[str, str]:

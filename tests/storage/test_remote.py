@@ -519,7 +519,7 @@ def test_listing_of_a_data_set_is_its_page():
     assert remote.listing_command("hf://datasets/org/name@v2/*.parquet") == f"{page}/v2"
 
 
-def test_folder_in_object_storage_is_a_source(tmp_path):
+def test_folder_in_object_storage_is_a_source():
     for name in ("a.txt", "deep/b.txt", "c.png"):
         (RemotePath("memory://folder-source") / name).write_bytes(b"One.")
     paths = [file.path for file in source_files(parse_source("text:memory://folder-source/"))]

@@ -98,12 +98,10 @@ def test_pieces_begin_at_chapters():
     "heading",
     [
         "CHAPTER I.", "Chapter 12: The Whale", "Book the First", "PART TWO", "XIV.", "7", "## Results", "Prologue",
-        "Kapitel 3", "Chapitre premier I", "Глава 5", "第十二章 归来", "제 3 장",
+        "Kapitel 3", "Chapitre I", "Глава 5", "第十二章 归来", "제 3 장",
     ],
 )  # fmt: skip
 def test_headings_begin_pieces(heading):
-    if heading == "Chapitre premier I":
-        heading = "Chapitre I"
     stream = ["x" * 900, heading, "y" * 900, None]
     assert list(divide_works(stream, 4000, ReadCounts())) == ["x" * 900, "", heading, "y" * 900, None]
 
@@ -127,7 +125,7 @@ def test_long_paragraph_is_cut_after_a_sentence():
     text = " ".join("word " * draw.randint(3, 20) + "end." for _ in range(400))
     pieces = [p for p in divide_works([text, None], 1000, ReadCounts()) if p]
     assert all(len(p) <= 1000 and p.endswith("end.") for p in pieces)
-    assert " ".join(pieces) == " ".join([text])
+    assert " ".join(pieces) == text
     unspaced = "字" * 5000
     assert "".join(p for p in divide_works([unspaced, None], 1000, ReadCounts()) if p) == unspaced
 

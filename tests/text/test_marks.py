@@ -41,11 +41,3 @@ def test_stripped_umlauts_are_reported_with_words(tmp_path):
     assert line == str(record[0].message) and len(record) == 1
     assert line.startswith("data.strip_accents=True changes words that are 45.8% of the text (für becomes fur, ")
     assert "set --data.strip-accents False" in line
-
-
-def test_few_accented_names_are_not_reported(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_text("An English text about Zoë and a river. " + "The river is high and its banks are wide. " * 40)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert warn_of_stripped_accents([[SourceFile("text", str(path))]]) == ""

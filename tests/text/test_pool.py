@@ -167,7 +167,7 @@ def test_continued_worker_is_not_lost(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the states of processes are read from /proc")
-def test_stopped_idle_worker_blocks_nothing(monkeypatch):
+def test_stopped_idle_worker_blocks_nothing():
     """Once all results exist, the pool ends and kills the stopped worker."""
     results = run_units(number, UNITS[:2], "testing", workers=2)
     first = next(results)

@@ -497,7 +497,8 @@ def test_killed_prepare_continues(data, tmp_path, monkeypatch, workers, units):
         data = changed(data, units=f"list:{tmp_path}/units.txt", masking="phrases")
     expected = content(prepare(data))
     data = changed(data, root=str(tmp_path / "killed"), workers=workers)
-    folder = Path(data.root) / f"{prepare_name(data, tmp_path)}.partial"
+    name = prepare(changed(data, root=str(tmp_path / "name"), workers=1)).name
+    folder = Path(data.root) / f"{name}.partial"
     delay = random.Random(workers)
     for units in (1, 2, 2):
         before = len(list(folder.glob("unit-*.json")))
@@ -518,10 +519,6 @@ def test_killed_prepare_continues(data, tmp_path, monkeypatch, workers, units):
     assert content(prepare(changed(data, workers=1))) == expected
     assert len(processed) == len(Corpus.of(data).units) - len(finished)
     assert not folder.exists()
-
-
-def prepare_name(data, tmp_path):
-    return prepare(changed(data, root=str(tmp_path / "name"), workers=1)).name
 
 
 def test_parts_of_other_inputs_are_not_mixed_in(data, tmp_path):

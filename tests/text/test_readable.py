@@ -151,7 +151,7 @@ def test_data_encoding_applies_to_text_files(data, tmp_path, text, encoding):
     assert read[0] == read[1] != ""
 
 
-def test_encoding_is_part_of_the_fingerprint(data, tmp_path):
+def test_encoding_is_part_of_the_fingerprint(data):
     corpora = [
         Corpus.of(changed(data, encoding=encoding)) for encoding in ("utf-8", "UTF8", "ascii", "cp1252", "latin-1")
     ]

@@ -171,7 +171,7 @@ def test_stores_of_other_held_out_shares_are_noted(data, tmp_path, division):
     assert not [note for note in both(float(note.rpartition(" ")[2])) if note.startswith("stores ")]
 
 
-def test_stores_that_divide_text_differently_are_noted(data, tmp_path):
+def test_stores_that_divide_text_differently_are_noted(data):
     store = prepare(changed(data, split_documents="always"))
     notes = open_training_data([changed(data, store=(str(prepare(data)), str(store)))], no_progress).notes
     assert any("divide long documents not at all and after 1,000 characters" in note for note in notes)

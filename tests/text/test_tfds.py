@@ -75,7 +75,7 @@ def texts(source: str) -> list[str]:
     return [document.text for file in source_files(parse_source(source)) for document in read_documents(file)]
 
 
-def test_every_document_comes_once_in_a_stable_order(data_dir: Path) -> None:
+def test_every_document_comes_once_in_a_stable_order() -> None:
     documents = texts("tfds:tales")
     assert len(source_files(parse_source("tfds:tales"))) == 3
     assert sorted(documents) == sorted(text.replace("\n\n", "\n") for text in DOCUMENTS)

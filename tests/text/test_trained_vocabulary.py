@@ -22,7 +22,7 @@ from bertjax.tokenization.training import KINDS
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 
 
-def test_vocabulary_is_trained_by_default(data, tmp_path):
+def test_vocabulary_is_trained_by_default(data):
     vocab = prepare_vocabulary(changed(data, vocab="", vocab_size=50))
     assert vocab.name == "vocab.txt" and vocab.parent.parent == Path(data.root)
     trained = WordPiece.load(vocab, TextRules(True, True))

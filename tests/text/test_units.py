@@ -62,7 +62,7 @@ def expected_plane(words, kind, tokenizer):
 
 
 @pytest.fixture
-def marked_data(data, tmp_path, monkeypatch):
+def marked_data(data, tmp_path):
     """A config for records with spans, and the words of each record."""
     records = [random_record(seed) for seed in range(60)]
     with open(tmp_path / "marks.jsonl", "w") as file:
@@ -112,7 +112,7 @@ def test_planes_mark_the_words_of_the_spans(marked_data):
     assert store.manifest["provenance"]["units"]["entities"] == number > 20
 
 
-def test_units_change_no_token(marked_data, tmp_path):
+def test_units_change_no_token(marked_data):
     data, _ = marked_data
     plain = content(prepare(changed(data, units="", masking="tokens")))
     with_units = content(prepare(data))
