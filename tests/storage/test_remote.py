@@ -89,12 +89,12 @@ def test_remote_store_equals_the_local_one(data, bucket, tmp_path):
 
 
 @pytest.mark.long  # the suite has processes in tests/text/test_prepare.py, and remote shards below
-def test_same_from_processes(data, s3):
+def test_remote_store_is_the_same_from_processes(data, s3):
     assert remote_content(prepare(moved(data, s3, workers=2))) == content(prepare(data))
 
 
 @in_memory
-def test_same_from_shards(data, bucket):
+def test_remote_store_is_the_same_from_shards(data, bucket):
     expected = content(prepare(data))
     shared = moved(data, bucket)
     for index in (1, 0):
@@ -107,7 +107,7 @@ def test_same_from_shards(data, bucket):
 @pytest.mark.long  # the suite has Beam in tests/text/test_beam.py
 @pytest.mark.skipif(importlib.util.find_spec("apache_beam") is None, reason="needs Apache Beam")
 @in_memory
-def test_same_from_beam(data, bucket):
+def test_remote_store_is_the_same_from_beam(data, bucket):
     expected = content(prepare(changed(data, vocab="", vocab_size=60)))
     there = moved(data, bucket, vocab="", vocab_size=60)
     runner = partial(beam.run_units, options=["--runner=DirectRunner"], folder=RemotePath(there.root))
@@ -206,7 +206,7 @@ def documents(source):
     return [document for file in source_files(parse_source(source)) for document in read_documents(file)]
 
 
-def test_every_kind_and_compression(tmp_path, bucket):
+def test_every_kind_and_compression_is_read_remotely(tmp_path, bucket):
     words = "\n".join(json.dumps({"text": generated_text(number)}) for number in range(300))
     for suffix, compress in COMPRESS.items():
         (tmp_path / f"a.jsonl{suffix}").write_bytes(compress(words.encode()))
@@ -221,7 +221,7 @@ def test_every_kind_and_compression(tmp_path, bucket):
         assert documents(source.format(f"{bucket}/deep/er")) == documents(source.format(tmp_path))
 
 
-def test_parquet_and_arrow(tmp_path, bucket):
+def test_parquet_and_arrow_are_read_remotely(tmp_path, bucket):
     pa = pytest.importorskip("pyarrow")
     import pyarrow.parquet
 
@@ -314,7 +314,7 @@ def test_missing_objects_are_reported_with_advice(data, bucket):
         open_near(RemotePath(f"{bucket}/store"))
 
 
-def test_bucket_that_is_not_there(data, s3):
+def test_missing_bucket_is_reported(data, s3):
     with pytest.raises(
         RemoteError, match=r"s3://nowhere-at-all/x/.* cannot be written .*bucket does not exist.*aws s3 ls"
     ):
@@ -440,7 +440,7 @@ def test_blocks_of_a_large_store_are_fetched_when_read(store, tmp_path, monkeypa
         TokenStore.open(bounded.path)
 
 
-def test_reading_requests_pieces(bucket, monkeypatch):
+def test_open_bytes_requests_pieces(bucket, monkeypatch):
     """Reads any part of a file with requests as large as the buffer, not the file."""
     monkeypatch.setattr(remote, "_READ_AT_ONCE", 100)
     content = bytes(range(256)) * 10
@@ -513,7 +513,7 @@ def test_data_set_without_network_names_the_download_command(kinds, monkeypatch)
         source_files(parse_source("text:memory://a/*.txt"))
 
 
-def test_listing_of_a_data_set_is_its_page():
+def test_listing_command_of_a_data_set_is_its_page():
     page = "https://huggingface.co/datasets/org/name/tree"
     assert remote.listing_command("hf://datasets/org/name/*.parquet") == f"{page}/main"
     assert remote.listing_command("hf://datasets/org/name@v2/*.parquet") == f"{page}/v2"

@@ -1,3 +1,5 @@
+"""The `docs` source: prose from docstrings, in reproducible units."""
+
 import os
 import shutil
 import subprocess

@@ -1,3 +1,5 @@
+"""Sentence splitting: hard cases, many scripts, linear time, and agreement with other splitters."""
+
 import lzma
 import re
 import time

@@ -1,3 +1,5 @@
+"""Sources: names and globs, the formats of text, compression, and damaged files."""
+
 import bz2
 import gzip
 import hashlib

@@ -1,3 +1,5 @@
+"""The `wikipedia` source: pages of dumps, spans of multistream dumps, and refusals."""
+
 import bz2
 import gzip
 import lzma

@@ -1,3 +1,5 @@
+"""Converting wikitext to prose: cases by kind of markup, and linear time on hostile text."""
+
 import re
 import time
 from collections.abc import Callable
