@@ -198,7 +198,7 @@ class ReadCounts:
     divided_works: int = 0  # long documents of a small corpus that were divided
     pieces: int = 0  # documents that they were divided into
     cut_paragraphs: int = 0  # longer than DOCUMENT_CAP, cut at a space
-    cut_lines: int = 0  # lines too long for the memory, cut at a space
+    cut_lines: int = 0  # overlong lines, cut at a space
     unterminated_documents: int = 0  # wikiextractor: no </doc> before the next <doc> or the end of the file
     lines_outside_documents: int = 0  # wikiextractor: text that belongs to no document, left out
     unreadable_modules: int = 0  # docs: not valid in this version of Python

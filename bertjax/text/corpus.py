@@ -157,7 +157,7 @@ class Corpus:
         return described
 
     def detected_encodings(self) -> dict[str, list[str]]:
-        """Map each encoding that was detected in files, and overrides `data.encoding`, to those files."""
+        """Map each encoding other than UTF-8 that was detected in a folder's files to those files."""
         files_by_encoding: dict[str, list[str]] = {}
         for source, files in zip(self.sources, self.files, strict=True):
             for file in files if KINDS[source.kind].is_mixed else ():

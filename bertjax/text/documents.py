@@ -158,7 +158,7 @@ def describe_counts(counts: ReadCounts) -> list[str]:
         "divided_works": "documents split at headings or between paragraphs (data.split_documents)",
         "pieces": "documents that those were split into",
         "cut_paragraphs": f"paragraphs of over {DOCUMENT_CAP:,} characters, cut at spaces",
-        "cut_lines": "lines too long for the memory, cut at spaces",
+        "cut_lines": "overlong lines, cut at spaces",
         "unterminated_documents": "documents without </doc>, ended at the next document or the end of the file",
         "lower_case_letters": "lower-case letters in FASTA files, read as upper case",
         "stop_marks": "FASTA records that end in *, which was left out",

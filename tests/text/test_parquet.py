@@ -149,7 +149,7 @@ def test_few_invalid_bytes_are_replaced(tmp_path):
     assert "not UTF-8, byte 0xe9 at row 2, offset 3 is" in refusal(tmp_path / "a.arrow")
 
 
-def test_rows_too_large_for_the_memory_are_refused(tmp_path, monkeypatch):
+def test_overlong_rows_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("bertjax.text.sources.parquet.RECORD_CAP", 1 << 20)
     write_stream(tmp_path / "a.arrow", table(["One.", "x" * (1 << 20), "y" * ((1 << 20) + 1)]))
     assert "row 3: a text of more than 1 MiB" in refusal(tmp_path / "a.arrow")

@@ -350,7 +350,7 @@ def test_entities_that_expand_without_bound_are_refused(tmp_path):
     assert "bad XML (limit on input amplification factor" in refusal(write(tmp_path / "a.xml", bomb))
 
 
-def test_line_too_large_for_the_memory_is_refused(tmp_path, monkeypatch):
+def test_overlong_line_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(wikipedia, "RECORD_CAP", 1 << 20)
     line = "words of a line " * 140_000
     assert "page 'Big', line 23: a line of more than 1 MiB" in refusal(

@@ -121,7 +121,7 @@ def split_field(pattern: str) -> tuple[str, str]:
 
 
 def source_lines(file: SourceFile, counts: ReadCounts, record_end: re.Pattern[bytes] | None = None) -> Iterator[str]:
-    """Read the lines of a text file, compressed or not; lines too long for the memory are cut and counted.
+    """Read the lines of a text file, compressed or not; overlong lines are cut and counted.
 
     With `record_end`, reads only the records of the file's span. Raises ValueError like `read_lines`.
     """
