@@ -114,7 +114,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "probes leave time in a budget": (
         {"probe.attention": True, "probe.share": 1.0, "training.budget": "1h"},
-        "probe.share=1 with training.budget='1h': probes may take all of the time; lower it",
+        "probe.share=1 with training.budget='1h': probes may take all of the time; lower the share",
     ),
     "scaled branches need pre-norm": (
         {"model.residual_depth": 36},

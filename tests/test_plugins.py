@@ -136,7 +136,7 @@ def test_run_imports_only_what_its_user_named(tmp_path, monkeypatch):
     assert TARGETS["one"] == "one"
 
     forget(monkeypatch)
-    with pytest.raises(ValueError, match=r"run/plugins/one\.py: it has another digest than the run records"):
+    with pytest.raises(ValueError, match=r"run/plugins/one\.py: its digest is not the one that the run records"):
         plugins.open_plugins([recorded], "run", lambda name: b"evil = True")
     read = []
     for untrusted in (f"one.py@sha256:{'0' * 64}", "one.py", "this", "antigravity@sha256:0"):

@@ -128,5 +128,5 @@ def test_many_stages_in_few_steps() -> None:
     assert [stage.start for stage in rescale(config, 4).stages] == [1, 2, 3]
     assert [stage.warmup_steps for stage in rescale(config, 4).stages] == [0, 0, 0]
     assert [stage.start for stage in rescale(config, 20).stages] == [17, 18, 19]
-    with pytest.raises(ValueError, match=r"training.steps=3 are too few for the 4 stages"):
+    with pytest.raises(ValueError, match=r"training.steps=3 is too few for the 4 stages"):
         rescale(config, 3)

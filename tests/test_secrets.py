@@ -91,7 +91,7 @@ def test_url_with_credentials_is_refused_unrepeated(
         assert main(words) in (1, 2), words
         said = "".join(capfd.readouterr())
         assert SECRET not in said and "***" in said, said
-        assert "give credentials by the environment" in said or "verify" in words, said
+        assert "the credentials in the environment" in said or "verify" in words, said
     assert {*tmp_path.rglob("*")} == before
 
 

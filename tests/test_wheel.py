@@ -94,8 +94,8 @@ def test_a_name_is_the_packages_and_a_path_the_users(tmp_path: Path, monkeypatch
     ("recipe", "message"),
     [
         ("bert-larg:wwm", r"recipe 'bert-larg:wwm' is unknown; did you mean bert_large\?"),
-        ("zzz", r"recipe 'zzz' is unknown; choose from quickstart, .*; a recipe of your own is named by its file"),
-        ("mine", r"recipe 'mine' is unknown; the file of that name is written \./mine\.py"),
+        ("zzz", r"recipe 'zzz' is unknown; choose from quickstart, .*; to use your own recipe, give its file"),
+        ("mine", r"recipe 'mine' is unknown; for the file of that name, write \./mine\.py"),
         ("roberta:larg", r"variant 'larg' is unknown; this recipe has base, .*; did you mean 'large'\?"),
     ],
 )

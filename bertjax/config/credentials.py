@@ -26,8 +26,8 @@ def refuse_credentials(url: str, name: str = "") -> None:
     if safe_url != url:
         raise ValueError(
             f"{f'{name}=' if name else ''}{safe_url}: a password or signature in a URL would be written into configs, "
-            "logs and reports; give credentials by the environment (such as AWS_ACCESS_KEY_ID and "
-            "AWS_SECRET_ACCESS_KEY) or the file of the storage's own tools, and the URL without them"
+            "logs and reports; give the URL without it, and the credentials in the environment (such as "
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY) or in the storage's own credentials file"
         )
 
 

@@ -117,7 +117,9 @@ def _open(name: str, digest: str, run: str, read: Callable[[str], bytes]) -> Plu
     except OSError as error:
         raise ValueError(f"{run}/{copy}: {error}; name the plug-in's file: --plugin FILE") from None
     if hashlib.sha256(source).hexdigest() != digest:
-        raise ValueError(f"{run}/{copy}: it has another digest than the run records ({digest[:_SHOWN]}...); restore it")
+        raise ValueError(
+            f"{run}/{copy}: its digest is not the one that the run records, {digest[:_SHOWN]}...; restore it"
+        )
     return _import(Plugin(name, digest, source), f"{run}/{copy}")
 
 

@@ -93,10 +93,10 @@ def names_recipe(word: str) -> bool:
 
 def _nearest_name(name: str) -> str:
     if Path(f"{name}.py").is_file():
-        return f"the file of that name is written ./{name}.py"
+        return f"for the file of that name, write ./{name}.py"
     near = _near_names(name)
     hint = f"did you mean {' or '.join(near)}?" if near else f"choose from {', '.join(recipe_names())};"
-    return f"{hint} a recipe of your own is named by its file, as in ./my.py"
+    return f"{hint} to use your own recipe, give its file, as in ./my.py"
 
 
 def _near_names(name: str) -> list[str]:

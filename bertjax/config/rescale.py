@@ -30,7 +30,7 @@ def rescale(config: Config, steps: int, user_keys: Collection[str] = ()) -> Conf
     """
     if steps <= len(config.stages):
         raise ValueError(
-            f"training.steps={steps:,} are too few for the {len(config.stages) + 1} stages of the recipe; train for "
+            f"training.steps={steps:,} is too few for the {len(config.stages) + 1} stages of the recipe; train for "
             f"{len(config.stages) + 1} steps or more"
         )
     share = steps / config.training.steps

@@ -330,7 +330,7 @@ def validate(config: C) -> C:
     if config.training.budget and config.probe.time_share == 1:
         raise ValueError(
             f"probe.share={config.probe.share:g} with training.budget={config.training.budget!r}: probes may take all "
-            "of the time; lower it"
+            "of the time; lower the share"
         )
     if config.init_layers and not (config.init_from and len(config.init_layers) == config.model.num_hidden_layers):
         raise ValueError(

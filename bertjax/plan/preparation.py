@@ -40,7 +40,7 @@ def preparation_table(data: DataConfig, tokens: int, hosts: int, cores: int) -> 
     """
     if (rate := BYTES_PER_SECOND.get(data.tokenizer)) is None:
         raise ValueError(
-            f"data.tokenizer={data.tokenizer!r}: no rate of preparation is recorded for it, only for "
+            f"data.tokenizer={data.tokenizer!r}: the speed of preparation is recorded only for "
             f"{' and '.join(BYTES_PER_SECOND)}; give --data.tokenizer one of them for an estimate"
         )
     if min(hosts, cores) < 1:

@@ -262,7 +262,7 @@ def _suggest_names(name: str) -> str:
         chips = int(count.group(1)) // (2 if kind in _CORES_IN_TYPES else 1)
         equal = [one for one in SHAPES[kind] if math.prod(int(size) for size in one.split("x")) == chips]
         if equal:
-            return f"of as many chips: {', '.join(f'{kind}:{one}' for one in equal)}"
+            return f"with as many chips: {', '.join(f'{kind}:{one}' for one in equal)}"
     near = [one for one in known if one.startswith(f"{kind}:")] if kind in CHIPS else []
     near = difflib.get_close_matches(name, near or known, 4, 0.6 if not near else 0.3) or near[:4]
     near.sort(key=lambda one: (not one.startswith(name), known.index(one) if one.startswith(name) else 0))

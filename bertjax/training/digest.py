@@ -125,7 +125,7 @@ def _words(x: jax.Array) -> jax.Array:
     if x.dtype == bool:
         return x.astype(jnp.uint32)
     if x.dtype.itemsize not in _WORDS:
-        raise ValueError(f"an array of {x.dtype} has no digest; keep elements of 1, 2 or 4 bytes in the state")
+        raise ValueError(f"cannot digest an array of {x.dtype}; its elements must have 1, 2 or 4 bytes")
     return jax.lax.bitcast_convert_type(x, _WORDS[x.dtype.itemsize]).astype(jnp.uint32)
 
 

@@ -180,7 +180,7 @@ def _changed(config: Config, change: StageConfig, name: str) -> Config:
         optimizer = replace(optimizer, learning_rate=change.learning_rate, **({"warmup_steps": 0} | schedule_changes))
     elif schedule_changes:
         key, value = next(iter(schedule_changes.items()))
-        raise ValueError(f"{name}.{key}={value} has no schedule; give {name}.learning_rate as well")
+        raise ValueError(f"{name}.{key}={value} requires a new schedule; give {name}.learning_rate as well")
     if change.rope_theta is not None and config.model.position_embedding != "rope":
         raise ValueError(
             f"{name}.rope_theta={change.rope_theta:g} with model.position_embedding="

@@ -79,7 +79,7 @@ def test_a_checkpoint_of_google_research_is_the_same_teacher(tmp_path: Path) -> 
 
 def test_what_cannot_be_measured_is_refused(folder, tmp_path: Path) -> None:
     place, model = folder
-    with pytest.raises(ValueError, match=r"vectors are 32 wide and those of the model 16, so distil_cosine cannot"):
+    with pytest.raises(ValueError, match=r"vectors are 32 wide and the model's 16, so distil_cosine cannot"):
         read_teacher(run_of(place, hidden_size=16))
     assert read_teacher(run_of(place, NAMES[:2], hidden_size=16)) is not None, "probabilities know no width"
     long = replace(run_of(place), data=DataConfig(sequence_length=96))

@@ -48,7 +48,7 @@ def test_files_are_counted_and_printed(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_unknown_rates_and_counts_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"data\.tokenizer='unigram': no rate of preparation is recorded"):
+    with pytest.raises(ValueError, match=r"data\.tokenizer='unigram': the speed of preparation is recorded only"):
         preparation_table(DataConfig(tokenizer="unigram"), 10**9, 1, 1)
     with pytest.raises(ValueError, match="--hosts 0 and --cores 1: give 1 or more"):
         preparation_table(DataConfig(), 10**9, 0, 1)

@@ -33,11 +33,11 @@ def test_every_usual_name_is_read(kind: str) -> None:
         ("h100:2x2x8", 1, r"HOSTSxGPUS"),
         ("h100:8", 2, r"--slices 2 .* hosts of GPUs are part of the name"),
         ("v5e:4x4", 0, r"--slices 0"),
-        ("v5litepod-16", 1, r"unknown; of as many chips: v5e:4x4"),
-        ("v5p-16", 1, r"of as many chips: v5p:2x2x2"),
+        ("v5litepod-16", 1, r"unknown; with as many chips: v5e:4x4"),
+        ("v5p-16", 1, r"with as many chips: v5p:2x2x2"),
         ("v5lite:4x4", 1, r"unknown; nearest: v5e:4x4"),
         ("trillium:8x8", 1, r"unknown; nearest: v6e:8x8"),
-        ("ironwood-64", 1, r"of as many chips: tpu7x:4x4x4"),
+        ("ironwood-64", 1, r"with as many chips: tpu7x:4x4x4"),
     ],
 )
 def test_a_name_that_is_not_known_is_refused_with_the_nearest(name: str, slices: int, message: str) -> None:

@@ -201,10 +201,10 @@ def test_distillation_is_equal_packed_and_on_a_mesh(networks: dict, mesh: str) -
         (
             {"teacher_width": 0},
             {},
-            "32 wide and those of the model 16, without projection.*width to 32",
+            "32 wide and the model's 16, without projection.*width to 32",
         ),
-        ({"teacher_width": 24}, {}, "its vectors are 32 wide and those of the model projected to 24"),
-        ({"window": 4, "global_every": 0}, {}, "model.window is 0 there and 4 here"),
+        ({"teacher_width": 24}, {}, "its vectors are 32 wide and the model's projected to 24"),
+        ({"window": 4, "global_every": 0}, {}, "its model.window is 0 and the model's 4"),
     ],
 )
 def test_a_teacher_whose_layers_cannot_be_compared_is_refused(

@@ -186,9 +186,9 @@ def test_a_stage_ends_at_its_own_share_of_its_peak() -> None:
         ([StageConfig(start=500), StageConfig(start=400)], r"stages.1.start=400 is not after stages.0.start \(500\)"),
         ([StageConfig(start=500, sequence_length=1024)], r"sequence_length=1024 is beyond the model's positions"),
         ([StageConfig(start=500, global_batch_size=10, grad_accum_steps=4)], r"global_batch_size=10 is not divisible"),
-        ([StageConfig(start=500, warmup_steps=4)], r"stages.0.warmup_steps=4 has no schedule"),
-        ([StageConfig(start=500, decay_steps=4)], r"stages.0.decay_steps=4 has no schedule"),
-        ([StageConfig(start=500, final_share=1.0)], r"stages.0.final_share=1.0 has no schedule"),
+        ([StageConfig(start=500, warmup_steps=4)], r"stages.0.warmup_steps=4 requires a new schedule"),
+        ([StageConfig(start=500, decay_steps=4)], r"stages.0.decay_steps=4 requires a new schedule"),
+        ([StageConfig(start=500, final_share=1.0)], r"stages.0.final_share=1.0 requires a new schedule"),
         ([StageConfig(start=500, learning_rate=1e-3, final_share=2.0)], r"stages.0: optimizer.final_share=2.0 must be"),
         (
             [StageConfig(start=500, rope_theta=1e5)],

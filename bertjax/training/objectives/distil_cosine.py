@@ -33,7 +33,7 @@ def _unfit(student: ModelConfig, teacher: ModelConfig) -> Unfit | None:
     ours, theirs = student.hidden_size, teacher.hidden_size
     if ours == theirs:
         return None
-    return Unfit(f"its vectors are {theirs} wide and those of the model {ours}", f"set model.hidden_size to {theirs}")
+    return Unfit(f"its vectors are {theirs} wide and the model's {ours}", f"set model.hidden_size to {theirs}")
 
 
 DISTIL_COSINE = Objective(

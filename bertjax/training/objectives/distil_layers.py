@@ -104,9 +104,7 @@ def _unfit(student: ModelConfig, teacher: ModelConfig) -> Unfit | None:
     width, theirs = student.teacher_width or student.hidden_size, teacher.hidden_size
     if width != theirs:
         ours = f"projected to {width}" if student.teacher_width else f"{width}, without projection"
-        return Unfit(
-            f"its vectors are {theirs} wide and those of the model {ours}", f"set model.teacher_width to {theirs}"
-        )
+        return Unfit(f"its vectors are {theirs} wide and the model's {ours}", f"set model.teacher_width to {theirs}")
     if {"alibi", "relative"} & {student.position_embedding, teacher.position_embedding}:
         return Unfit(
             "attention scores with ALiBi or relative positions are not products of queries and keys alone",
@@ -118,7 +116,7 @@ def _unfit(student: ModelConfig, teacher: ModelConfig) -> Unfit | None:
         return Unfit("block-sparse attention does not compute the scores of all tokens", "name another teacher")
     if student.window or teacher.window:
         return Unfit(
-            f"model.window is {teacher.window} there and {student.window} here",
+            f"its model.window is {teacher.window} and the model's {student.window}",
             "name a teacher without windows" if teacher.window else "set model.window to 0",
         )
     return None

@@ -153,7 +153,7 @@ class Measure:
 class Unfit(NamedTuple):
     """Why a teacher cannot be used."""
 
-    reason: str  # "its vectors are 768 wide and those of the model 312"
+    reason: str  # "its vectors are 768 wide and the model's 312"
     advice: str  # "set model.hidden_size to 768"
 
 
