@@ -35,7 +35,7 @@ def test_defaults_are_bert_base() -> None:
     assert Config().optimizer.learning_rate == 1e-4
 
 
-def test_overrides_win_and_stand_first() -> None:
+def test_overrides_win_and_are_listed_first() -> None:
     recipe = Config()
     config = override(recipe, ["--optimizer.learning-rate", "3e-4", "--data.sources", "text:a/*", "docs"], "bertjax")
     assert config.optimizer.learning_rate == 3e-4
@@ -46,7 +46,7 @@ def test_overrides_win_and_stand_first() -> None:
     assert "optimizer.learning_rate: 0.0003" in render(config, recipe).split("config:")[0]
 
 
-def test_a_switch_takes_its_value_as_every_key_does() -> None:
+def test_boolean_override_takes_a_value() -> None:
     changed = override(Config(), ["--data.lowercase", "False", "--model.causal", "True"], "bertjax")
     assert (changed.data.lowercase, changed.model.causal) == (False, True)
 
@@ -59,7 +59,7 @@ def test_a_switch_takes_its_value_as_every_key_does() -> None:
         (["--execution.dtype", "float8"], "float8"),
     ],
 )
-def test_a_wrong_override_ends_with_the_nearest_name(
+def test_wrong_override_exits_with_the_nearest_name(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -68,7 +68,7 @@ def test_a_wrong_override_ends_with_the_nearest_name(
     assert message in capsys.readouterr().err
 
 
-def test_an_unknown_key_of_a_stored_config_is_named() -> None:
+def test_from_dict_names_an_unknown_key() -> None:
     with pytest.raises(ValueError, match=r"model\.hiden_size is unknown; did you mean model\.hidden_size"):
         from_dict({"model": {"hiden_size": 3}})
 
@@ -89,13 +89,13 @@ def test_an_unknown_key_of_a_stored_config_is_named() -> None:
         ("def config(a):\n    pass\n", r"recipe \S+r.py: TypeError: config\(\) missing 1 required"),
     ],
 )
-def test_an_error_of_a_recipes_code_has_its_file_and_line(code: str, message: str, tmp_path: Path) -> None:
+def test_recipe_error_has_its_file_and_line(code: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "r.py").write_text(code)
     with pytest.raises(ValueError, match=message):
         load_recipe(tmp_path / "r.py")
 
 
-def test_an_error_in_what_a_recipe_imports_is_located_there(tmp_path: Path) -> None:
+def test_error_in_a_recipes_import_is_located_there(tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("def made():\n\n    return 1 / 0\n")
     (tmp_path / "r.py").write_text("from beside import made\n\n\ndef config():\n    return made()\n")
     with pytest.raises(ValueError, match=r"beside.py, line 3: ZeroDivisionError"):
@@ -119,19 +119,19 @@ def test_an_error_in_what_a_recipe_imports_is_located_there(tmp_path: Path) -> N
         ({"run_dir": None}, "run_dir=None is NoneType; give str"),
     ],
 )
-def test_a_value_of_the_wrong_type_is_refused_by_name(values: dict, message: str) -> None:
+def test_from_dict_refuses_values_of_the_wrong_type(values: dict, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         from_dict(values)
 
 
-def test_an_int_may_stand_for_a_float() -> None:
+def test_from_dict_accepts_an_int_as_float() -> None:
     assert from_dict({"optimizer": {"learning_rate": 1}}).optimizer.learning_rate == 1
 
 
 WRONG = [None, 0.5, [[1]], {"a": 1}, 10**40]
 
 
-def test_any_value_of_a_saved_config_is_read_or_refused():
+def test_from_dict_reads_or_refuses_any_value():
     """Of a fine-tuning config, which has every key of a pretraining one too."""
     whole = to_dict(FinetuneConfig()) | {"stages": [to_dict(StageConfig(start=0))]}
     refused = 0
@@ -175,7 +175,7 @@ def _help_texts() -> dict[str, str]:
     }
 
 
-def test_every_key_has_a_help_text_of_its_own() -> None:
+def test_every_key_has_its_own_help_text() -> None:
     texts = _help_texts()
     keys = flatten(to_dict(FinetuneConfig())).keys() - {"stages"} | {
         f"stages.0.{field.name}" for field in dataclasses.fields(StageConfig)
@@ -202,7 +202,7 @@ def test_help_texts_begin_with_a_noun() -> None:
         (["--temperature", "2"], "--data.temperature or --distillation.temperature?"),
     ],
 )
-def test_override_names_the_whole_key_of_a_short_one(arguments, named, capsys) -> None:
+def test_override_suggests_the_whole_key_for_a_short_one(arguments, named, capsys) -> None:
     with pytest.raises(SystemExit) as ended:
         override(Config(), arguments, "bertjax pretrain quickstart")
     assert ended.value.code == 2
@@ -219,7 +219,7 @@ def test_recipe_names_ignore_case_and_separators(word: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("word", ["bert", "BERT:large"])
-def test_the_name_of_a_family_is_answered_with_its_recipes(word: str) -> None:
+def test_family_name_suggests_its_recipes(word: str) -> None:
     family = "bert_base or bert_large or bert_mini or bert_one_gpu"
     with pytest.raises(ValueError, match=rf"recipe '{word}' is unknown; did you mean {family}\?"):
         recipe_file(word)

@@ -48,14 +48,14 @@ def outside(key: str) -> list[float]:
 
 
 @pytest.mark.parametrize(("key", "value"), [(key, value) for key in BOUNDS for value in outside(key)])
-def test_value_outside_its_bounds_is_refused(key, value):
+def test_validate_refuses_a_value_outside_its_bounds(key, value):
     with pytest.raises(ValueError) as error:
         validate(config_with({key: value}))
     assert str(error.value) == f"{key}={value} must be {BOUNDS[key]}"
 
 
 @pytest.mark.parametrize("key", BOUNDS)
-def test_defaults_and_edges_are_inside(key):
+def test_bounds_hold_defaults_and_edges(key):
     bounds = BOUNDS[key]
     assert DEFAULTS[key] == "auto" or bounds.hold(DEFAULTS[key])
     assert bounds.hold(bounds.low) is not bounds.above

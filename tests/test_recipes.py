@@ -62,7 +62,7 @@ def golden() -> str:
     return "\n\n".join(["defaults\n" + "\n".join(lines), *sections]) + "\n"
 
 
-def test_every_recipe_resolves_to_what_is_on_record() -> None:
+def test_every_recipe_resolves_to_its_golden_values() -> None:
     found = golden()
     if os.environ.get("BERTJAX_UPDATE_GOLDEN"):
         GOLDEN.write_text(found)
@@ -92,7 +92,7 @@ def test_recipes_of_the_paper_and_its_followers_exist() -> None:
     assert {"ablations.py:no-nsp", "ablations.py:80-10-10", "ablations.py:0-0-100"} <= set(RECIPES)
 
 
-def test_mbert_is_trained_on_the_wikipedias_of_104_languages() -> None:
+def test_mbert_reads_the_wikipedias_of_104_languages() -> None:
     cased, uncased = recipe("multilingual.py:cased").data, recipe("multilingual.py:uncased").data
     codes = [
         re.fullmatch(r"wikipedia:(\w+)wiki-latest-pages-articles\.xml\.bz2", source)[1] for source in cased.sources
@@ -110,7 +110,7 @@ def test_mbert_is_trained_on_the_wikipedias_of_104_languages() -> None:
     )
 
 
-def test_legal_berts_sizes_are_the_published_ones() -> None:
+def test_domain_models_have_the_published_sizes() -> None:
     """Parameters of transformers' BertForPreTraining of these sizes."""
     for variant, wanted in (("legal", 110_106_428), ("legal-small", 35_363_644), ("biobert-1.1", 108_932_934)):
         net = replace(recipe(f"domain.py:{variant}").model, vocab_pad_multiple=1)
@@ -118,7 +118,7 @@ def test_legal_berts_sizes_are_the_published_ones() -> None:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_is_valid_and_survives_being_written_down(name: str) -> None:
+def test_recipe_is_valid_and_survives_a_round_trip(name: str) -> None:
     config = validate(recipe(name))
     assert make_stages(config)[-1].stop == config.training.steps
     assert config.training.keep_every % config.training.checkpoint_every == 0
@@ -139,7 +139,7 @@ def costs() -> dict[str, float]:
 
 
 @pytest.mark.parametrize(("name", "said"), costs().items())
-def test_the_cost_of_a_recipe_is_what_its_steps_take(name: str, said: float) -> None:
+def test_recipe_cost_equals_the_flops_of_its_steps(name: str, said: float) -> None:
     config = recipe(name)
     config = replace(config, model=replace(config.model, vocab_size=vocabulary_size(config.data)[0]))
     teacher, taken = assumed_teacher(config), 0.0
@@ -156,7 +156,7 @@ DIFFERENT = {"electra.py:small", "modernbert.py:base", "longformer.py:base"}
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in DIFFERENT else pytest.mark.long) for name in RECIPES]
 )
-def test_every_recipe_lowers_for_a_mesh_that_is_not_here(name: str) -> None:
+def test_every_recipe_lowers_for_an_abstract_mesh(name: str) -> None:
     config = recipe(name)
     stages = make_stages(config)
     at_once = [replace(stage, training=replace(stage.training, grad_accum_steps=1)) for stage in stages]
@@ -170,7 +170,7 @@ def test_every_recipe_lowers_for_a_mesh_that_is_not_here(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["bert_large.py", "bert_base.py"])
-def test_sums_to_the_papers_tokens(name: str) -> None:
+def test_recipe_trains_on_the_papers_number_of_tokens(name: str) -> None:
     tokens = sum(
         (s.stop - s.start) * s.training.global_batch_size * s.data.sequence_length for s in make_stages(recipe(name))
     )

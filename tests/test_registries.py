@@ -126,7 +126,7 @@ def package() -> dict[Path, Nodes]:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 @pytest.mark.parametrize("registry", REGISTRIES)
-def test_no_name_of_a_member_is_used_elsewhere(registry, rule):
+def test_member_names_are_used_only_in_their_own_files(registry, rule):
     names, own = members(registry), [REPOSITORY / folder for folder in REGISTRIES[registry]]
     complaints = [
         f"{path.relative_to(REPOSITORY)}:{line}: names {value!r}; use the object of that name"
@@ -156,6 +156,6 @@ SHOWN = {
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_the_rule_sees(rule):
+def test_rule_lists_the_strings_of_a_text(rule):
     text, found = SHOWN[rule]
     assert sorted(rule(nodes_of(text), set("abcdefgh"), "R")) == found

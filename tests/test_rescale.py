@@ -22,13 +22,13 @@ def changed(config: Config, base: Config) -> dict:
     return {key: new for key, (_, new) in differences(config, base).items()}
 
 
-def test_the_same_number_of_steps_changes_nothing() -> None:
+def test_rescale_to_the_same_steps_changes_nothing() -> None:
     for name in ("quickstart.py", "bert_mini.py", "bert_base.py", "lamb.py"):
         config = recipe(name)
         assert rescale(config, config.training.steps) == config
 
 
-def test_a_shorter_run_keeps_its_shares() -> None:
+def test_shorter_run_keeps_its_shares() -> None:
     config = recipe("quickstart.py")  # 2,400 steps
     assert changed(rescale(config, 240), config) == {
         "training.steps": 240,
@@ -39,12 +39,12 @@ def test_a_shorter_run_keeps_its_shares() -> None:
     }
 
 
-def test_a_longer_run_reports_and_saves_as_often() -> None:
+def test_longer_run_reports_and_saves_as_often() -> None:
     config = recipe("quickstart.py")
     assert changed(rescale(config, 24_000), config) == {"training.steps": 24_000, "optimizer.warmup_steps": 2_000}
 
 
-def test_evaluations_do_not_take_most_of_a_short_run() -> None:
+def test_short_run_is_not_dominated_by_evaluations() -> None:
     """Of 30 steps a share of 1/1000 would evaluate 8,192 rows after every second step of 32 rows."""
     config = rescale(recipe("bert_mini.py"), 30)
     assert config.training.eval_every == config.training.checkpoint_every == 8_192 // 32
@@ -59,19 +59,19 @@ def test_stages_keep_starts_and_checkpoints_their_number() -> None:
     assert config.training.keep_every == 1_000
 
 
-def test_kept_checkpoints_are_multiples_of_the_period() -> None:
+def test_keep_every_is_a_multiple_of_checkpoint_every() -> None:
     config = rescale(recipe("bert_base.py"), 123_457)
     assert config.training.keep_every % config.training.checkpoint_every == 0
     assert rescale(recipe("bert_base.py"), 3_000_000).training.keep_every == 300_000
 
 
-def test_each_schedule_keeps_its_warm_up() -> None:
+def test_each_schedule_keeps_its_share_of_warmup() -> None:
     config = rescale(recipe("lamb.py"), 860)  # a tenth; the second schedule begins at 7,038 and warms up for 200
     assert config.optimizer.warmup_steps == 200
     assert [(stage.start, stage.warmup_steps) for stage in config.stages] == [(704, 20)]
 
 
-def test_decay_keeps_its_share() -> None:
+def test_decay_steps_keep_their_share() -> None:
     config = Config(
         optimizer=OptimizerConfig(schedule="warmup_stable_decay", warmup_steps=10, decay_steps=200),
         training=TrainingConfig(steps=1_000),
@@ -80,7 +80,7 @@ def test_decay_keeps_its_share() -> None:
     assert rescale(replace(config, optimizer=OptimizerConfig(warmup_steps=10)), 300).optimizer.decay_steps == 0
 
 
-def test_decay_of_a_stage_keeps_its_share() -> None:
+def test_decay_steps_of_a_stage_keep_their_share() -> None:
     config = rescale(recipe("modernbert.py"), 5_000)
     whole = recipe("modernbert.py")
     share = whole.stages[-1].decay_steps / whole.training.steps
@@ -90,7 +90,7 @@ def test_decay_of_a_stage_keeps_its_share() -> None:
     )
 
 
-def test_what_the_user_set_stays() -> None:
+def test_rescale_keeps_the_users_values() -> None:
     words = ["--optimizer.warmup-steps", "7", "--training.eval_every=9", "--stages.0.start", "100", "--name", "x"]
     keys = keys_given(words)
     assert keys == {"optimizer.warmup_steps", "training.eval_every", "stages.0.start", "name"}
@@ -100,14 +100,14 @@ def test_what_the_user_set_stays() -> None:
     assert (now.stages[0].warmup_steps, now.training.checkpoint_every) == (20, 20)
 
 
-def test_stages_that_the_user_set_stay() -> None:
+def test_rescale_keeps_the_users_stages() -> None:
     """As `bertjax.recipe("bert_base", {"stages": ..., "training.steps": 800})` gives them, in Python."""
     config = Config(training=TrainingConfig(steps=8_000), stages=(StageConfig(start=700, sequence_length=64),))
     assert rescale(config, 800, {"stages"}).stages == config.stages
     assert rescale(config, 800).stages[0].start == 70
 
 
-def test_stage_beyond_the_end_is_refused_with_its_key() -> None:
+def test_stage_beyond_the_end_is_refused() -> None:
     config = rescale(recipe("lamb.py"), 860, {"stages.0.start"})
     with pytest.raises(ValueError, match=r"training.steps=860 is not after stages.0.start"):
         make_stages(config)
@@ -121,7 +121,7 @@ def test_every_recipe_is_valid_at_every_length(name: str) -> None:
         assert stages[-1].stop == steps and len(stages) == len(config.stages) + 1
 
 
-def test_many_stages_in_few_steps() -> None:
+def test_stages_stay_a_step_apart_in_a_short_run() -> None:
     """Stages that would fall together stay a step apart; where there is no room for all the recipe is refused."""
     stages = tuple(StageConfig(start=start, learning_rate=1e-4, warmup_steps=3) for start in (90, 91, 99))
     config = Config(optimizer=OptimizerConfig(warmup_steps=10), training=TrainingConfig(steps=100), stages=stages)

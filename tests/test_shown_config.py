@@ -25,11 +25,11 @@ def configured(*words: str, recipe: str = QUICKSTART) -> tuple[Config, list[str]
     return config, shown.splitlines()
 
 
-def test_a_recipe_unchanged_is_one_line() -> None:
+def test_unchanged_recipe_is_one_line() -> None:
     assert configured()[1] == ["Settings: recipe defaults"]
 
 
-def test_every_setting_is_shown_on_demand() -> None:
+def test_show_config_lists_every_setting() -> None:
     config, shown = configured("--show-config", "--optimizer.learning-rate", "3e-4")
     assert shown[:2] == ["Settings changed from the recipe:", "  optimizer.learning_rate: 0.0003   (recipe: 0.002)"]
     flat = flatten(to_dict(config))
@@ -37,7 +37,7 @@ def test_every_setting_is_shown_on_demand() -> None:
     assert len(flat) > 80
 
 
-def test_of_a_stage_the_changed_keys_are_shown() -> None:
+def test_changed_keys_of_a_stage_are_listed() -> None:
     shown = configured("--stages.0.sequence-length", "256", recipe=BASE)[1]
     assert shown == ["Settings changed from the recipe:", "  stages.0.sequence_length: 256   (recipe: 512)"]
 
@@ -56,7 +56,7 @@ def test_steps_scale_dependent_keys_and_print_one_line(tmp_path: Path, monkeypat
     assert configured("--training.steps", "2400")[1] == ["Settings: recipe defaults"]
 
 
-def test_stages_are_named_by_their_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scaled_stages_are_listed_by_their_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     config, shown = configured("--training.steps", "10000", recipe=BASE)
     assert [stage.start for stage in config.stages] == [9_000]
@@ -96,7 +96,7 @@ def test_longer_run_keeps_the_starts_of_its_stages(tmp_path: Path) -> None:
         assert [stage.start for stage in longer.stages] == [9_000]
 
 
-def test_run_without_a_checkpoint_has_no_schedule_to_keep(tmp_path: Path) -> None:
+def test_run_without_a_checkpoint_gets_a_new_schedule(tmp_path: Path) -> None:
     begin_run(tmp_path, "--training.steps", "400")
     (tmp_path / "checkpoints" / "1").rmdir()
     again, _ = configured("--run-dir", str(tmp_path), "--training.steps", "800")

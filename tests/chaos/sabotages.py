@@ -61,7 +61,7 @@ SABOTAGES = (
         "training/step.py",
         "jnp.where(finite, new, old)",
         "jnp.where(finite, old, new)",
-        "training/test_step.py::test_a_nonfinite_update_is_skipped_and_counted",
+        "training/test_step.py::test_nonfinite_update_is_skipped_and_counted",
         "run",
     ),
     Sabotage(

@@ -59,7 +59,7 @@ def too_large() -> Plan:
     return replace(whole, topology=replace(topology, capacity=capacity), stages=stages)
 
 
-def test_plan_that_does_not_fit_is_headlined(too_large: Plan) -> None:
+def test_headline_reports_a_plan_that_does_not_fit(too_large: Plan) -> None:
     assert not too_large.fits
     assert too_large.is_whole and headline(too_large).startswith(RECIPE.name)
     one_of_two = replace(too_large, recipe=replace(RECIPE, stages=(StageConfig(start=50),)))
@@ -68,7 +68,7 @@ def test_plan_that_does_not_fit_is_headlined(too_large: Plan) -> None:
 
 
 @pytest.mark.long
-def test_what_does_not_fit_gets_advice(too_large: Plan) -> None:
+def test_advice_makes_a_plan_fit(too_large: Plan) -> None:
     ((stage, remedies),) = advise(too_large, silent).remedies
     assert {remedy.flags.split()[0] for remedy in remedies} >= {"--training.grad-accum-steps", "--execution.remat"}
     for remedy in remedies:
@@ -93,7 +93,7 @@ def test_auto_fits_where_one_microbatch_does_not(too_large: Plan) -> None:
     assert len(said) == len({*said}), "no step is compiled twice"
 
 
-def test_the_best_plan_is_searched_from_the_given_settings(too_large: Plan) -> None:
+def test_search_starts_from_the_current_settings(too_large: Plan) -> None:
     (stage,) = too_large.stages
     asked, *others = _starts(too_large, stage)
     assert flags_for(too_large, stage, asked) == ""
@@ -105,7 +105,7 @@ def test_the_best_plan_is_searched_from_the_given_settings(too_large: Plan) -> N
         assert make_mesh(changed.mesh, jax.devices()[:2]) == make_mesh(change.mesh, jax.devices()[:2]), flags
 
 
-def test_widths_that_cannot_hold_the_weights_are_left_out(too_large: Plan) -> None:
+def test_search_skips_meshes_too_small_for_the_weights(too_large: Plan) -> None:
     (stage,) = too_large.stages
     assert [mesh.fsdp for mesh in _candidate_meshes(too_large, stage)] == [1, 2]
     one, two = (
@@ -124,7 +124,7 @@ def test_widths_that_cannot_hold_the_weights_are_left_out(too_large: Plan) -> No
     assert not _candidate_meshes(none, stage)
 
 
-def test_the_last_resort_gathers_weights_by_layer(too_large: Plan) -> None:
+def test_last_resort_gathers_weights_by_layer(too_large: Plan) -> None:
     (stage,) = too_large.stages
     (change,) = _last_resorts(too_large, stage)
     flags = flags_for(too_large, stage, change)
@@ -133,7 +133,7 @@ def test_the_last_resort_gathers_weights_by_layer(too_large: Plan) -> None:
     assert change.applied(RECIPE, stage.stage)[0].execution == changed.execution
 
 
-def test_given_settings_are_not_tried_again(too_large: Plan) -> None:
+def test_advice_does_not_retry_current_settings(too_large: Plan) -> None:
     (stage,) = too_large.stages
     change = _last_resorts(too_large, stage)[0]
     config, changed = change.applied(RECIPE, stage.stage)
@@ -142,7 +142,7 @@ def test_given_settings_are_not_tried_again(too_large: Plan) -> None:
     assert tried and change not in tried and {other.gather for other in tried} == {"layer"}
 
 
-def test_devices_that_share_heads_may_share_tokens(too_large: Plan) -> None:
+def test_candidate_meshes_share_heads_or_tokens(too_large: Plan) -> None:
     (stage,) = too_large.stages
 
     def candidates(recipe: Config) -> list[MeshConfig]:
@@ -154,7 +154,7 @@ def test_devices_that_share_heads_may_share_tokens(too_large: Plan) -> None:
     assert candidates(replace(RECIPE, model=replace(RECIPE.model, attention_block=16))) == [heads]
 
 
-def test_rows_that_devices_share_are_named(too_large: Plan) -> None:
+def test_stage_description_names_shared_rows(too_large: Plan) -> None:
     (stage,) = too_large.stages
     shared = replace(stage, mesh=make_mesh(MeshConfig(length=2, tensor=2), jax.devices()))
     assert f", {stage.stage.training.rows_at_a_time // 2} on 4 devices at a time" in describe_stage(shared)
@@ -166,7 +166,7 @@ def test_meshes_divide_every_network(recipe: str, widest: int) -> None:
     assert [mesh.fsdp for mesh in meshes(load_recipe(recipe), 256, 1)] == [1 << n for n in range(widest.bit_length())]
 
 
-def test_too_few_rows_of_a_stage_are_reported_early() -> None:
+def test_too_few_rows_are_reported_before_compiling() -> None:
     said: list[str] = []
     stages = (StageConfig(start=50, grad_accum_steps=48, global_batch_size=96),)
     later = replace(RECIPE, mesh=MeshConfig(), stages=stages)
@@ -180,7 +180,7 @@ def test_too_few_rows_of_a_stage_are_reported_early() -> None:
 
 
 @pytest.mark.parametrize("attention", ["mosaic", pytest.param("cudnn", marks=pytest.mark.long)])
-def test_the_compilers_count_is_of_a_step_that_any_platform_has(attention: str) -> None:
+def test_compiler_flops_do_not_depend_on_the_attention_backend(attention: str) -> None:
     model = replace(RECIPE.model, attention_probs_dropout_prob=0.0, num_hidden_layers=1)
     wished = replace(RECIPE, model=model, execution=ExecutionConfig(attention=attention, dtype="bfloat16"))
     plain = replace(RECIPE, model=model, execution=ExecutionConfig(attention="xla", dtype="bfloat16"))
@@ -188,7 +188,7 @@ def test_the_compilers_count_is_of_a_step_that_any_platform_has(attention: str) 
 
 
 @pytest.mark.long
-def test_a_step_computes_what_blocks_of_long_rows_do() -> None:
+def test_bound_counts_every_block_of_long_rows() -> None:
     """The compiler counts one block of queries of a long row; by that count a step would exceed the peak."""
     model = replace(RECIPE.model, num_hidden_layers=1, max_position_embeddings=4 * WHOLE_ROWS)
     data = DataConfig(sequence_length=4 * WHOLE_ROWS, max_predictions=8)
@@ -202,7 +202,7 @@ def test_a_step_computes_what_blocks_of_long_rows_do() -> None:
     assert stage.mfu_bound <= 1
 
 
-def test_the_largest_microbatch_that_fits_is_picked(too_large: Plan) -> None:
+def test_pick_microbatches_takes_the_largest_that_fits(too_large: Plan) -> None:
     (choice,) = pick_microbatches(too_large, silent).choices
     assert choice.planned is not None
     assert choice.planned.fits
@@ -212,7 +212,7 @@ def test_the_largest_microbatch_that_fits_is_picked(too_large: Plan) -> None:
     assert Suggestion((choice,)).is_whole and not Suggestion((choice, nothing)).is_whole
 
 
-def test_a_plan_that_does_not_fit_ends_with_code_3(
+def test_plan_that_does_not_fit_exits_with_code_3(
     too_large: Plan, monkeypatch: pytest.MonkeyPatch, tmp_path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = tmp_path / "recipe.py"

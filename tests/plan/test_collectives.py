@@ -75,7 +75,7 @@ def compiled(mesh: MeshConfig, microbatches: int) -> Step:
     return Step(find_collectives(program.module, made, (0,) * 8), sizes[True], sizes[False])
 
 
-def test_a_permutation_sends_the_whole_array() -> None:
+def test_permutation_sends_the_whole_array() -> None:
     mesh, around = make_mesh(MeshConfig()), [(n, (n + 1) % 8) for n in range(8)]
     rotated = jax.shard_map(
         lambda x: jax.lax.ppermute(x, "data", around),

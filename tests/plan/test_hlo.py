@@ -65,7 +65,7 @@ def test_groups_are_read_in_every_notation(groups: str, first: tuple[int, ...], 
     assert found.slices == (2 if 4 in first else 1)
 
 
-def test_an_unknown_notation_is_refused() -> None:
+def test_unknown_group_notation_is_refused() -> None:
     with pytest.raises(ValueError, match="names the devices of r in an unknown format"):
         find_collectives(parse(program("replica_groups=[[spiral]]")), mesh_of(8), (0,) * 8)
 
@@ -77,7 +77,7 @@ def test_continued_gather_is_counted_once() -> None:
     assert len(find_collectives(parse(program(attributes, fusion=begins)), mesh_of(8), (0,) * 8)) == 1
 
 
-def test_what_slices_send_each_other_is_found() -> None:
+def test_transfers_between_slices_are_listed() -> None:
     send = (
         "\n  %s = (f32[64,8]{1,0:T(8,128)}, u32[], token[]) send(%x, %x), channel_id=1, is_host_transfer=true, "
         'frontend_attributes={_xla_megascale_transfer_type="ALL_REDUCE"}'
@@ -94,7 +94,7 @@ def test_traffic_counts_main_memory_only() -> None:
     assert memory_traffic(parse(program("replica_groups={}"))) == 3 * (512 + 4 + 4 + 1)
 
 
-def test_what_a_tpu_has_its_sparse_cores_send_is_found() -> None:
+def test_collectives_on_sparse_cores_are_listed() -> None:
     text = """HloModule m
 
 %called (p: f32[128]) -> f32[128] {
@@ -152,7 +152,7 @@ ENTRY %main (a: f32[4,128], i: s32[]) -> f32[128] {{
     assert memory_traffic(parse(text)) == read + 512
 
 
-def test_a_matmul_reads_a_weight_that_is_only_shaped_anew_before() -> None:
+def test_matmul_reads_a_weight_behind_a_bitcast() -> None:
     text = """HloModule m
 
 %shaped (q: f32[2,64]) -> f32[128] {
@@ -174,7 +174,7 @@ ENTRY %main (a: f32[2,64]) -> f32[] {
     assert memory_traffic(parse(text)) == 512 + 4
 
 
-def test_a_collective_in_a_loop_counts_as_often_as_it_runs() -> None:
+def test_collective_in_a_loop_counts_every_iteration() -> None:
     mesh = mesh_of(4, 2)
 
     def body(x):

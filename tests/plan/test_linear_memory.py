@@ -44,10 +44,10 @@ pytestmark = pytest.mark.long  # tests/model measures each kind of attention alo
 @pytest.mark.parametrize(
     "recipe", ["modernbert", "bigbird", "bert_base", "longformer", "mosaicbert", "neobert", "deberta"]
 )
-def test_twice_the_length_needs_twice_the_memory(recipe):
+def test_step_memory_is_linear_in_the_length(recipe):
     assert growth(recipe) < 2.1
 
 
-def test_rows_that_are_computed_whole_need_four_times_the_memory(monkeypatch):
+def test_whole_row_scores_are_quadratic_in_the_length(monkeypatch):
     monkeypatch.setattr(backends, "WHOLE_ROWS", max(LENGTHS))
     assert growth("bert_base") > 3, "this test would see no square"

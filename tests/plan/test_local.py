@@ -40,7 +40,7 @@ def config():
 
 @pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's /proc to measure a peak")
-def test_the_peak_grows_by_what_the_plan_says(tmp_path: Path) -> None:
+def test_planned_memory_is_the_growth_of_the_peak(tmp_path: Path) -> None:
     recipe = tmp_path / "measured.py"
     recipe.write_text(RECIPE)
     environment = os.environ | surroundings(devices=1)
@@ -104,7 +104,7 @@ def test_cpu_plan_is_compared_with_the_machines_memory(
     assert re.search(r"does not fit local: .* needs [\d.]+ GiB a device, which has 0\.0", headline(tight))
 
 
-def test_plan_of_a_century_gets_a_warning(slow: tuple[Plan, list[str]]) -> None:
+def test_plan_of_many_years_gets_a_warning(slow: tuple[Plan, list[str]]) -> None:
     plan, _ = slow
     text = Answer(plan, None, None, "").text
     assert re.search(r"Warning: training\.steps=1,000 takes [\d.,]+ (years|d [\d]+ h); lower training\.steps", text)

@@ -52,13 +52,13 @@ def table() -> ModuleType:
         ({"refused": "mesh.fsdp=3 does not divide 16"}, 1.2, "mesh.fsdp=3 does not divide 16 | | | | | | |"),
     ],
 )
-def test_a_row(table: ModuleType, change: dict[str, object], price: float | None, expected: str) -> None:
+def test_row_formats_a_plan(table: ModuleType, change: dict[str, object], price: float | None, expected: str) -> None:
     row = table.row("bert_base", PLAN | change, price)
     assert row == f"| bert_base | {expected} |"
     assert row.count("|") == 10
 
 
-def test_every_plan_that_was_made_is_on_the_page(table: ModuleType, tmp_path: Path) -> None:
+def test_page_lists_every_plan(table: ModuleType, tmp_path: Path) -> None:
     made = [("tinybert", "v5e:4x4"), ("bert_base", "v5e:4x4"), ("quickstart", "h100:8")]
     page = table.page({table._key(*one): PLAN for one in made}, {"v5e:4x4": 1.2})
     assert [line for line in page.splitlines() if line.startswith("## ")] == [
@@ -74,7 +74,7 @@ def test_every_plan_that_was_made_is_on_the_page(table: ModuleType, tmp_path: Pa
     assert "With jax 0.10.2 at commit 0123456." in page
 
 
-def test_the_page_names_plans_of_another_version(table: ModuleType) -> None:
+def test_page_names_plans_of_other_versions(table: ModuleType) -> None:
     newer = PLAN | {"commit": "abcdef0"}
     page = table.page({table._key(name, "v5e:4x4"): PLAN for name in ("tinybert", "bert_base")}, {})
     assert "With jax 0.10.2 at commit 0123456." in page
@@ -82,7 +82,7 @@ def test_the_page_names_plans_of_another_version(table: ModuleType) -> None:
     assert table.versions(found) == "With jax 0.10.2 at commit 0123456; with jax 0.10.2 at commit abcdef0: bert_base."
 
 
-def test_what_is_planned_stays_when_others_are_made(table: ModuleType, tmp_path: Path, monkeypatch) -> None:
+def test_make_keeps_existing_plans(table: ModuleType, tmp_path: Path, monkeypatch) -> None:
     plans, asked = tmp_path / "plans.json", []
 
     def run(words: list[str], **_: object) -> SimpleNamespace:
@@ -98,7 +98,7 @@ def test_what_is_planned_stays_when_others_are_made(table: ModuleType, tmp_path:
     assert table.read_plans(plans) == {f"{name} on v5e:4x4": PLAN for name in ("bert_base", "tinybert")}
 
 
-def test_a_price_names_its_machine(table: ModuleType) -> None:
+def test_price_names_its_machine(table: ModuleType) -> None:
     assert table.priced("v5e:4x4=1.2") == ("v5e:4x4", 1.2)
     with pytest.raises(argparse.ArgumentTypeError, match="TOPOLOGY=PRICE with one of v5e:4x4"):
         table.priced("v5e=1.2")

@@ -14,17 +14,17 @@ from bertjax.plan.preparation import parse_tokens, preparation_table
 @pytest.mark.parametrize(
     ("written", "tokens"), [("2T", 2 * 10**12), ("0.5G", 5 * 10**8), ("300B", 3 * 10**11), ("7", 7)]
 )
-def test_numbers_of_tokens(written: str, tokens: int) -> None:
+def test_parse_tokens_accepts_suffixes(written: str, tokens: int) -> None:
     assert parse_tokens(written) == tokens
 
 
 @pytest.mark.parametrize("written", ["", "T", "two", "-1G", "nan", "infT"])
-def test_other_numbers_are_refused(written: str) -> None:
+def test_parse_tokens_refuses_other_text(written: str) -> None:
     with pytest.raises(ValueError, match=f"--tokens {written}: write a number of tokens, as in 300G or 2T"):
         parse_tokens(written)
 
 
-def test_two_trillion_tokens_on_a_hundred_machines() -> None:
+def test_preparation_table_of_two_trillion_tokens() -> None:
     rows = {name: value for name, value, _ in preparation_table(DataConfig(), 2 * 10**12, 100, 64).rows}
     # 8.9 TB in 8,289 units of 1 GiB at 3.6 MB/s: two rounds on 6,400 cores.
     assert rows == {
@@ -38,7 +38,7 @@ def test_two_trillion_tokens_on_a_hundred_machines() -> None:
     assert [value for _, value, _ in small][1] == "1" and small[4][1] == "0.0 GB"
 
 
-def test_files_are_counted_and_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_preparation_plan_counts_source_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number in range(3):
         (tmp_path / f"{number}.txt").write_text("text")
     sources = ("--data.sources", f"text:{tmp_path}/*.txt")
@@ -47,7 +47,7 @@ def test_files_are_counted_and_printed(tmp_path: Path, capsys: pytest.CaptureFix
     assert "time on 4 x 16 cores" in shown and "3 files, 0 of them Parquet" in shown
 
 
-def test_unknown_rates_and_counts_are_refused() -> None:
+def test_preparation_refuses_unknown_rates_and_counts() -> None:
     with pytest.raises(ValueError, match=r"data\.tokenizer='unigram': the speed of preparation is recorded only"):
         preparation_table(DataConfig(tokenizer="unigram"), 10**9, 1, 1)
     with pytest.raises(ValueError, match="--hosts 0 and --cores 1: give 1 or more"):

@@ -25,19 +25,19 @@ LB: loop body
 """
 
 
-def test_cycles_count_each_loop_as_often_as_it_runs() -> None:
+def test_cycles_count_every_iteration_of_a_loop() -> None:
     """Also bundles of a loop that the compiler wrote after its end, and empty ones, which have no depth."""
     assert count_cycles(BUNDLES) == 1 + 10 * (1 + 5 * 4 + 1) + 7 * 2 + 1
 
 
-def test_a_loop_may_be_tested_in_the_loop_inside_it() -> None:
+def test_exit_test_may_be_inside_an_inner_loop() -> None:
     outer = "%p2 = scmp.ge.s32.totalorder %s1, 10 /* loop exit test */"
     within = outer.replace("totalorder", "totalorder (%p1),")
     moved = BUNDLES.replace(outer, "%v5 = vmov 0.0").replace("{ %v4 =", f"{{ {within}  ;;  %v4 =")
     assert count_cycles(moved) == count_cycles(BUNDLES)
 
 
-def test_a_pipelined_loop_computes_in_all_iterations_but_two() -> None:
+def test_pipelined_loop_computes_in_all_iterations_but_two() -> None:
     pipelined = BUNDLES.replace("%s1 = sadd.s32 1, %s2 }", "%s1 = sadd.s32 1, %s2 /* iteration index, stage = 1 */ }")
     assert count_cycles(pipelined) == 1 + 8 * (1 + 5 * 4 + 1) + 7 * 2 + 1
 
@@ -59,7 +59,7 @@ ENTRY %main (a: f32[1024,1024]) -> f32[1024,1024] {
 
 
 @pytest.mark.parametrize(("cycles", "fusion"), [(1_500_000, 1e-3), (15, 8 * 1024 * 1024 / 8.19e11)])
-def test_an_instruction_takes_the_longer_of_bundles_and_bytes(cycles: int, fusion: float) -> None:
+def test_instruction_takes_the_longer_of_bundles_and_bytes(cycles: int, fusion: float) -> None:
     found = schedule_time(parse(PROGRAM), {"loop_fusion.1": cycles}, CHIPS["v5e"])
     assert found is not None
     # The second fusion is equal to the first, the copy has the cost model's cycles, and exchange is left out.
@@ -67,7 +67,7 @@ def test_an_instruction_takes_the_longer_of_bundles_and_bytes(cycles: int, fusio
     assert schedule_time(parse(PROGRAM), {}, CHIPS["tpu7x"]) is None
 
 
-def test_an_instruction_without_estimate_takes_the_time_of_its_bytes() -> None:
+def test_instruction_without_estimate_takes_its_traffic_time() -> None:
     unknown = PROGRAM.replace('"3000000"', f'"{2**63 - 1}"')
     found = schedule_time(parse(unknown), {"loop_fusion.1": 0}, CHIPS["v5p"])
     assert found is not None and found.modelled == 0
@@ -90,7 +90,7 @@ def test_kernels_of_equal_shapes_differ_by_their_scratch_memory() -> None:
     assert found is not None and found.seconds == pytest.approx(6e-3 + 2 * 1e-3, rel=1e-4)
 
 
-def test_files_are_named_by_their_instruction(tmp_path: Path) -> None:
+def test_read_cycles_maps_files_to_instructions(tmp_path: Path) -> None:
     environment = planning_environment("v5e:1x1", {"LIBTPU_INIT_ARGS": "--flag=1"}, tmp_path)
     assert environment["LIBTPU_INIT_ARGS"].startswith(f"--flag=1 --xla_jf_dump_to={tmp_path} ")
     for name in ("7-loop_fusion.1-01-final_bundles.txt", "7-TLP-01-final_bundles.txt"):

@@ -14,7 +14,7 @@ from bertjax.training.stages import mesh_of_tpus
 
 
 @pytest.mark.parametrize("kind", CHIPS)
-def test_every_usual_name_is_read(kind: str) -> None:
+def test_every_usual_topology_name_is_parsed(kind: str) -> None:
     for shape in SHAPES[kind]:
         assert str(parse_name(f"{kind}:{shape}")) == f"{kind}:{shape}"
     assert CHIPS[kind].flops > 1e14
@@ -40,12 +40,12 @@ def test_every_usual_name_is_read(kind: str) -> None:
         ("ironwood-64", 1, r"with as many chips: tpu7x:4x4x4"),
     ],
 )
-def test_a_name_that_is_not_known_is_refused_with_the_nearest(name: str, slices: int, message: str) -> None:
+def test_unknown_topology_is_refused_with_the_nearest_names(name: str, slices: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse_name(name, slices)
 
 
-def test_this_machine_is_not_multiplied() -> None:
+def test_local_topology_refuses_several_slices() -> None:
     with pytest.raises(ValueError, match="--slices 2 with --topology local"):
         open_topology("local", 2)
 
@@ -53,21 +53,21 @@ def test_this_machine_is_not_multiplied() -> None:
 @pytest.mark.parametrize(
     ("places", "links"), [(range(16), 2.0), (range(8), 1.0), (range(0, 16, 2), 0.5), (range(0, 8, 4), 0.25)]
 )
-def test_a_ring_is_what_has_all_coordinates_of_a_dim_that_closes(places: range, links: float) -> None:
+def test_ring_spans_all_coordinates_of_a_wrapped_dim(places: range, links: float) -> None:
     devices = tuple(SimpleNamespace(coords=(x, y, 0)) for x in range(16) for y in range(16))
     topology = Topology("v5e:16x16", devices, CHIPS["v5e"], (True, True), None)
     group = [device for device in devices if device.coords[0] in places and device.coords[1] == 3]
     assert _rate(group, topology, CHIPS["v5e"]) == links * CHIPS["v5e"].link
 
 
-def test_rings_close_where_the_hardware_closes_them() -> None:
+def test_wraps_follow_the_hardware() -> None:
     assert parse_name("v5e:16x16").wraps == (True, True)
     assert parse_name("v5e:8x16").wraps == (False, True)
     assert parse_name("v5p:4x4x8").wraps == (True, True, True)
     assert parse_name("v5p:2x4x4").wraps == (False, False, False)
 
 
-def test_chips_are_known_by_the_names_of_real_devices() -> None:
+def test_find_chip_accepts_real_device_kinds() -> None:
     for kind, name in [("TPU v5 lite", "v5e"), ("TPU v5p", "v5p"), ("TPU v5", "v5p"), ("TPU v6 lite", "v6e")]:
         assert find_chip(kind) is CHIPS[name]
     assert find_chip("NVIDIA H200") is CHIPS["h200"]
@@ -75,7 +75,7 @@ def test_chips_are_known_by_the_names_of_real_devices() -> None:
     assert find_chip("cpu") is None
 
 
-def test_without_the_cuda_compiler_it_says_what_to_install() -> None:
+def test_missing_cuda_compiler_names_the_package() -> None:
     if importlib.util.find_spec("jax_cuda12_plugin"):
         pytest.skip("jax's CUDA plug-in is installed")
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'bertjax\[cuda\]'"):

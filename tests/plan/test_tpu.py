@@ -47,7 +47,7 @@ def plan_of(recipe: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.skipif(NO_COMPILER, reason="libtpu, the TPU compiler, is not installed; pip install 'bertjax[tpu]'")
-def test_a_small_plan_for_a_tpu(tmp_path: Path) -> None:
+def test_small_plan_for_a_tpu(tmp_path: Path) -> None:
     page = tmp_path / "plan.html"
     ended = plan(tmp_path, "--topology", "v5e:2x2", "--price", "1.5", "--html", str(page))
     assert ended.returncode == 0, ended.stderr
@@ -80,7 +80,7 @@ NO_GPU_COMPILER = importlib.util.find_spec("jax_cuda12_plugin") is None
 
 
 @pytest.mark.skipif(NO_GPU_COMPILER, reason="jax's CUDA plug-in is not installed; pip install 'bertjax[cuda]'")
-def test_a_small_plan_for_gpus(tmp_path: Path) -> None:
+def test_small_plan_for_gpus(tmp_path: Path) -> None:
     ended = plan(tmp_path, "--topology", "h100:8", "--mesh.fsdp", "2", "--price", "1.5")
     assert ended.returncode == 0, ended.stderr
     assert re.search(r"mesh data=4 fsdp=2 tensor=1 of .*H100.* \(8 devices\)", ended.stdout)
@@ -98,7 +98,7 @@ SMALL = (
 @pytest.mark.skipif(NO_COMPILER, reason="libtpu, the TPU compiler, is not installed; pip install 'bertjax[tpu]'")
 @pytest.mark.long
 @pytest.mark.parametrize("recipe", ["roberta", "albert"])
-def test_the_recipe_of_a_family_compiles_for_a_tpu(recipe: str) -> None:
+def test_family_recipe_compiles_for_a_tpu(recipe: str) -> None:
     ended = plan_of(str(CONFIGS / f"{recipe}.py"), *SMALL)
     assert ended.returncode == 0, ended.stderr
     assert re.search(r"^  stage 1 .* 15\.75 +fits$", ended.stdout, re.M)
@@ -115,7 +115,7 @@ def test_the_recipe_of_a_family_compiles_for_a_tpu(recipe: str) -> None:
         "bert_base.py",
     ],
 )
-def test_a_recipe_of_the_full_size_fits_a_tpu(recipe: str) -> None:
+def test_full_size_recipe_fits_a_tpu(recipe: str) -> None:
     ended = plan_of(str(CONFIGS / recipe), "--topology", "v5e:8x8")
     assert ended.returncode == 0, ended.stderr
     print(*re.findall(r"^(?:  stage \d .*|.* fits v5e:8x8 and .*)$", ended.stdout, re.M), sep="\n")
@@ -135,7 +135,7 @@ def window_on_a_tpu(length: int) -> tuple[int, int, str]:
 
 @pytest.mark.long  # the suite lowers one, in tests/training/test_fused_attention.py
 @pytest.mark.skipif(NO_COMPILER, reason="libtpu, the TPU compiler, is not installed; pip install 'bertjax[tpu]'")
-def test_a_window_is_compiled_for_a_tpu_as_a_kernel_on_one_chip() -> None:
+def test_window_compiles_to_a_kernel_on_one_tpu() -> None:
     temporaries, kernels, choice = window_on_a_tpu(8192)
     assert choice == "mosaic (rows of 8192 tokens on tpu)"
     assert kernels == 2  # forward and backward
@@ -147,7 +147,7 @@ def test_a_window_is_compiled_for_a_tpu_as_a_kernel_on_one_chip() -> None:
 @pytest.mark.parametrize(
     ("short", "long"), [(4096, 8192), (4000, 8000)]
 )  # the kernel, and blocks where it is not legal
-def test_a_tpus_memory_grows_with_the_length_under_a_window(short: int, long: int) -> None:
+def test_tpu_memory_under_a_window_is_linear_in_the_length(short: int, long: int) -> None:
     assert window_on_a_tpu(long)[0] <= 2.02 * window_on_a_tpu(short)[0]
 
 

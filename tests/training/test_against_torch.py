@@ -135,7 +135,7 @@ class Torchs:
         ("lamb_uncorrected", ByHand, 1e-2, STEPS),
     ],
 )
-def test_the_loss_curve_is_torchs(batches: tuple, name: str, make: type, peak: float, steps: int) -> None:
+def test_loss_curve_equals_torch(batches: tuple, name: str, make: type, peak: float, steps: int) -> None:
     torch = pytest.importorskip("torch")
     vocab_size, made = batches
     made = made[:steps]

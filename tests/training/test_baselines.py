@@ -43,7 +43,7 @@ def best_of(batch: dict[str, np.ndarray], kept: float, random: float) -> tuple[f
 
 
 @pytest.mark.parametrize("shares", [(0.8, 0.1, 0.1), (0.85, 0.15, 0.0), (1.0, 0.0, 0.0), (0.0, 0.5, 0.5)])
-def test_it_is_nearly_the_best_that_is_possible_without_context(shares: tuple[float, float, float]) -> None:
+def test_baseline_is_nearly_the_optimum_without_context(shares: tuple[float, float, float]) -> None:
     batch = drawn(*shares)
     loss, accuracy = best_of(batch, *shares[1:])
     found = without_context(facts(batch))
@@ -53,7 +53,7 @@ def test_it_is_nearly_the_best_that_is_possible_without_context(shares: tuple[fl
     assert found["no_context_loss"] <= ENTROPY + 1e-9
 
 
-def test_where_masks_alone_are_shown_it_is_that_of_frequencies() -> None:
+def test_baseline_with_masks_only_is_the_unigram_entropy() -> None:
     found = without_context(facts(drawn(1.0, 0.0, 0.0)))
     assert found == {"no_context_loss": ENTROPY, "no_context_accuracy": SHARES.max()}
 
@@ -64,7 +64,7 @@ def test_copy_baseline_is_half_a_nat_below_frequencies() -> None:
     assert found["no_context_accuracy"] == pytest.approx(0.8 * SHARES.max() + 0.1, rel=2e-2)
 
 
-def test_unused_slots_and_the_cut_into_batches_change_nothing() -> None:
+def test_baseline_ignores_unused_slots_and_batch_size() -> None:
     batch = drawn(0.8, 0.1, 0.1, unused=0.3)
     changed = {**batch, "input_ids": np.where(batch["mlm_weights"] > 0, batch["input_ids"], 7)}
     halves = [{name: np.split(array, 2)[half] for name, array in batch.items()} for half in (0, 1)]
@@ -73,7 +73,7 @@ def test_unused_slots_and_the_cut_into_batches_change_nothing() -> None:
     assert without_context(facts(*halves)) == pytest.approx(whole, rel=1e-12)
 
 
-def test_tokens_that_say_nothing_of_the_label_cost_nothing() -> None:
+def test_uninformative_tokens_do_not_raise_the_baseline() -> None:
     """As for the next token of a causal model, which is rarely the one before it."""
     assert without_context(facts(drawn(0.0, 0.0, 1.0)))["no_context_loss"] == pytest.approx(ENTROPY, rel=1e-2)
 

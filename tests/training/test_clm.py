@@ -52,7 +52,7 @@ def next_tokens(batch: dict[str, np.ndarray]) -> dict[tuple[int, int], int]:
     }
 
 
-def test_arrays_hold_the_next_token_of_every_token(batch: dict[str, np.ndarray]) -> None:
+def test_clm_labels_are_the_next_tokens(batch: dict[str, np.ndarray]) -> None:
     used = np.argwhere(batch["clm_weights"] > 0)
     found = {
         (int(row), int(batch["clm_positions"][row, slot])): int(batch["clm_labels"][row, slot]) for row, slot in used
@@ -62,7 +62,7 @@ def test_arrays_hold_the_next_token_of_every_token(batch: dict[str, np.ndarray])
     assert set(batch) == {"input_ids", "token_type_ids", "sequence_ids", "clm_positions", "clm_labels", "clm_weights"}
 
 
-def test_loss_is_that_of_numpy(batch: dict[str, np.ndarray]) -> None:
+def test_clm_loss_equals_numpy(batch: dict[str, np.ndarray]) -> None:
     """Each sequence alone, in float64, by formulas in which a token sees none to its right."""
     params = jax.jit(init_params, static_argnums=0)(MODEL, jax.random.key(0))
     (clm,) = choose(("clm",))
@@ -82,7 +82,7 @@ def test_loss_is_that_of_numpy(batch: dict[str, np.ndarray]) -> None:
     assert int(sums["accuracy"]) == hits
 
 
-def test_objectives_of_a_stage_decide_what_is_seen() -> None:
+def test_stage_objectives_decide_causality() -> None:
     config = Config(
         data=DataConfig(sequence_length=32),
         training=TrainingConfig(steps=900_000, objectives=("clm",)),
@@ -106,7 +106,7 @@ def test_objectives_of_a_stage_decide_what_is_seen() -> None:
 
 @pytest.mark.long  # a run of its own; the suite has the loss
 @pytest.mark.run
-def test_a_run_begins_causal_and_ends_masked(tmp_path: Path) -> None:
+def test_run_begins_causal_and_ends_masked(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "corpus.txt", 60)
     keys = SIX_STEPS | {"data.sources": (f"lines:{corpus}",), "data.root": str(tmp_path / "data")}
     keys |= {"training.objectives": ("clm",), "training.checkpoint_every": 3, "run_dir": str(tmp_path / "run")}

@@ -67,14 +67,14 @@ def config():
 """
 
 
-def test_a_stage_goes_on_with_the_angles_of_the_one_before_it() -> None:
+def test_stage_inherits_rope_theta() -> None:
     stages = make_stages(CONFIG)
     assert [stage.model.rope_theta for stage in stages] == [100.0, 1600.0, 1600.0]
     assert [stage.model.rope_theta_local for stage in stages] == [SHORT.rope_theta_local] * 3
     assert [stage.optimizer.decay_steps for stage in stages] == [0, 20, 20]
 
 
-def test_the_network_of_a_step_is_that_of_its_stage() -> None:
+def test_step_uses_the_network_of_its_stage() -> None:
     mesh, optimizer = make_mesh(MeshConfig(1, 1, 1), jax.devices()[:1]), make_optimizer(CONFIG.optimizer)
     with jax.set_mesh(mesh):
         blueprint = draw_blueprint(SHORT, optimizer, mesh)
@@ -84,7 +84,7 @@ def test_the_network_of_a_step_is_that_of_its_stage() -> None:
 
 
 @pytest.mark.long
-def test_the_step_of_a_stage_rotates_by_its_angles() -> None:
+def test_step_rotates_by_the_angles_of_its_stage() -> None:
     mesh, optimizer = make_mesh(MeshConfig(1, 1, 1), jax.devices()[:1]), make_optimizer(CONFIG.optimizer)
     batch = next(iter(batches()))
     batch = batch | {"token_type_ids": batch["token_type_ids"] * 0}
@@ -134,7 +134,7 @@ def resumed(log: Path) -> list[int]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
-def test_killed_at_drawn_steps_it_ends_with_the_same_bits(
+def test_run_killed_at_random_steps_ends_with_equal_bits(
     seed: int, extended: tuple[Path, Path, Path], tmp_path: Path
 ) -> None:
     rng = random.Random(seed)
@@ -146,7 +146,7 @@ def test_killed_at_drawn_steps_it_ends_with_the_same_bits(
 
 @pytest.mark.long
 @pytest.mark.parametrize("step", range(SAVED, STEPS, SAVED))
-def test_resumed_from_any_checkpoint_it_ends_with_the_same_bits(
+def test_run_resumed_from_any_checkpoint_ends_with_equal_bits(
     step: int, extended: tuple[Path, Path, Path], tmp_path: Path
 ) -> None:
     recipe, source, reference = extended

@@ -44,7 +44,7 @@ print(hashlib.sha256(b"".join(jax.device_get(x).tobytes() for x in jax.tree.leav
 
 
 @pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs a GPU: elsewhere every run has the same bits")
-def test_three_processes_on_a_gpu_end_with_the_same_bits() -> None:
+def test_three_processes_on_a_gpu_end_with_equal_bits() -> None:
     command = [sys.executable, "-c", PROGRAM, str(Path(__file__).parent)]
     ends = {subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(3)}
     assert len(ends) == 1

@@ -38,12 +38,12 @@ def plain_digest(array: np.ndarray) -> str:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "uint8", "bool"])
-def test_it_is_what_its_definition_says(dtype):
+def test_digest_equals_its_definition(dtype):
     values = np.asarray(jnp.asarray(WORDS % 251).astype(dtype)).reshape(4, 2, 8)
     assert of(values).hex == plain_digest(values)
 
 
-def test_scalars_have_one_too():
+def test_digest_of_a_scalar():
     assert of(np.int32(7)).hex == plain_digest(np.array([7], np.int32))
 
 
@@ -59,7 +59,7 @@ def meshes() -> list[tuple[Mesh, PartitionSpec]]:
 
 
 @pytest.mark.parametrize(("mesh", "spec"), meshes())
-def test_every_mesh_gives_the_same_digest_and_gathers_nothing(mesh, spec):
+def test_digest_is_equal_on_every_mesh_without_gathers(mesh, spec):
     values = np.random.default_rng(1).normal(size=(32, 16, 8)).astype(np.float32)
     sharded = jax.device_put(values, NamedSharding(mesh, spec))
     assert digest_arrays({"x": sharded, "y": sharded}) == {"x": of(values), "y": of(values)}
@@ -70,7 +70,7 @@ def test_every_mesh_gives_the_same_digest_and_gathers_nothing(mesh, spec):
 
 @settings(max_examples=100)
 @given(st.integers(0, 63), st.integers(0, 31))
-def test_a_flipped_bit_changes_every_lane_we_rely_on(element, bit):
+def test_flipped_bit_changes_the_first_lane(element, bit):
     changed = WORDS.copy()
     changed[element] ^= np.uint32(1 << bit)
     assert of(changed).hex[:8] != of(WORDS).hex[:8]
@@ -87,7 +87,7 @@ def test_equal_bit_flips_do_not_cancel_in_the_digest(elements, bit):
 
 @settings(max_examples=50)
 @given(st.permutations(range(64)))
-def test_the_order_of_elements_counts(order):
+def test_digest_depends_on_the_order_of_elements(order):
     moved = WORDS[list(order)]
     assert (of(moved).hex == of(WORDS).hex) == bool((moved == WORDS).all())
 
@@ -100,12 +100,12 @@ def test_nan_and_infinity_are_counted():
     assert of(np.full(4, 0x7FC00000, np.int32)).nonfinite == 0  # the bits of NaN, but integers
 
 
-def test_an_element_of_eight_bytes_is_refused():
+def test_elements_of_eight_bytes_are_refused():
     with pytest.raises(ValueError, match=r"cannot digest an array of complex64; its elements must have 1, 2 or 4"):
         of(np.zeros(3, np.complex64))
 
 
-def test_nothing_has_no_digests():
+def test_no_arrays_give_no_digests():
     assert digest_arrays({}) == {}
 
 

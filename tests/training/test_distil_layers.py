@@ -98,7 +98,7 @@ def states_of(network: tuple, batch: dict) -> tuple[np.ndarray, np.ndarray]:
     return hidden, q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
 
 
-def test_the_errors_are_their_formulas(networks: dict) -> None:
+def test_distil_layers_losses_equal_their_formulas(networks: dict) -> None:
     """Sequence by sequence, as the paper has them, in float64; a sequence counts by its tokens."""
     batch = next(batches())
     figures = figures_of(networks, batch)
@@ -121,7 +121,7 @@ def test_the_errors_are_their_formulas(networks: dict) -> None:
     assert min(wanted.values()) > 1e-3 * sum(wanted.values()), "a part that is left out would be seen"
 
 
-def test_gradients_equal_torch() -> None:
+def test_layer_sums_gradients_equal_torch() -> None:
     """Of the sums in states and projection, by the norm of their difference."""
     torch = pytest.importorskip("torch")
     draw = np.random.default_rng(4)
@@ -207,7 +207,7 @@ def test_distillation_is_equal_packed_and_on_a_mesh(networks: dict, mesh: str) -
         ({"window": 4, "global_every": 0}, {}, "its model.window is 0 and the model's 4"),
     ],
 )
-def test_a_teacher_whose_layers_cannot_be_compared_is_refused(
+def test_teacher_with_incomparable_layers_is_refused(
     student: dict, teacher: dict, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = ForeignModel("hf:there", replace(DEEP, **teacher), None, {}, (), ())
@@ -233,7 +233,7 @@ def test_plan_assumes_a_bert_teacher_of_the_projected_width() -> None:
         preflight(no_layers)
 
 
-def test_no_class_of_transformers_has_the_projection() -> None:
+def test_export_leaves_out_the_teacher_projection() -> None:
     assert left_out(STUDENT) == ("teacher_projection",)
     assert their_shapes(STUDENT) == their_shapes(replace(STUDENT, teacher_width=0))
 

@@ -62,7 +62,7 @@ def loss_of(networks: dict, batch: dict, params=None):
     return averages(sums, batch_weights(batch, OBJECTIVES), OBJECTIVES)
 
 
-def test_losses_are_their_formulas(networks: dict) -> None:
+def test_distillation_losses_equal_their_formulas(networks: dict) -> None:
     """Against logits and vectors of both networks in float64 NumPy."""
     batch = next(batches())
     figures = jax.device_get(jax.jit(lambda batch: loss_of(networks, batch))(batch))
@@ -93,7 +93,7 @@ def test_losses_are_their_formulas(networks: dict) -> None:
     assert figures["loss"] == pytest.approx(5 * soft + 2 * mlm + cosine, rel=1e-6)
 
 
-def test_the_cosine_and_its_gradient_equal_torch() -> None:
+def test_cosine_loss_and_gradient_equal_torch() -> None:
     """`CosineEmbeddingLoss`, as the published distiller has it."""
     torch = pytest.importorskip("torch")
     from torch.nn import functional
@@ -127,7 +127,7 @@ def losses(networks: dict, mesh: MeshConfig, accumulate: int = 1) -> list[float]
 
 @pytest.mark.long  # the suite has shardings of a teacher in test_frozen_networks.py
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_the_mesh_and_microbatches_change_nothing(networks: dict, accumulate: int) -> None:
+def test_distillation_is_equal_on_a_mesh_and_in_microbatches(networks: dict, accumulate: int) -> None:
     wanted = losses(networks, MeshConfig(1, 1, 1))
     np.testing.assert_allclose(losses(networks, MeshConfig(2, 2, 2), accumulate), wanted, rtol=1e-5)
 

@@ -88,7 +88,7 @@ def sequences(batch: dict[str, np.ndarray]) -> list[tuple[int, np.ndarray]]:
     return [(row, numbers == number) for row, numbers in rows for number in range(1, numbers.max() + 1)]
 
 
-def test_figures_are_those_of_numpy(params: Params, batch: dict[str, np.ndarray]) -> None:
+def test_figures_equal_numpy(params: Params, batch: dict[str, np.ndarray]) -> None:
     """Losses of an encoder, a decoder and a head that are written a second time, on packed rows."""
 
     @jax.jit
@@ -116,7 +116,7 @@ def test_figures_are_those_of_numpy(params: Params, batch: dict[str, np.ndarray]
 
 
 @pytest.mark.long  # the suite has the figures of NumPy
-def test_no_parameter_has_a_gradient_of_both_losses(params: Params, batch: dict[str, np.ndarray]) -> None:
+def test_no_parameter_has_gradients_from_both_losses(params: Params, batch: dict[str, np.ndarray]) -> None:
     def moved(name: str) -> set[str]:
         (objective,) = choose((name,))
 
@@ -158,7 +158,7 @@ def test_each_network_is_clipped_by_its_own_norm(params: Params) -> None:
     assert whole == pytest.approx(0.5 / norm(own), rel=1e-5)
 
 
-def test_an_export_and_a_start_have_the_sum_of_both_tables(params: Params) -> None:
+def test_export_and_import_sum_both_word_tables(params: Params) -> None:
     table = own_words(params["encoder"]["embeddings"])
     tensors = to_huggingface_tensors(params, MODEL)
     np.testing.assert_array_equal(tensors["deberta.embeddings.word_embeddings.weight"], table[:VOCABULARY])
@@ -191,7 +191,7 @@ def test_longer_positions_lengthen_the_generators_tables() -> None:
     np.testing.assert_array_equal(params["generator"]["mask_decoder"]["position"], np.concatenate([old, old]))
 
 
-def test_a_generator_is_half_as_deep_and_shares_words_alone(params: Params) -> None:
+def test_generator_is_half_as_deep_and_shares_only_words(params: Params) -> None:
     config = generator_config(MODEL)
     assert (config.family, config.num_hidden_layers, config.hidden_size) == ("deberta-v2", 2, 12)
     assert config.mlm_decoder == "enhanced" and config.embedding_sharing == "tied"
@@ -201,7 +201,7 @@ def test_a_generator_is_half_as_deep_and_shares_words_alone(params: Params) -> N
 
 
 @pytest.mark.long  # the suite has that of tables that both networks have
-def test_a_step_is_the_same_on_a_mesh_and_in_microbatches() -> None:
+def test_step_is_equal_on_a_mesh_and_in_microbatches() -> None:
     batches = PairBatches(SPLIT, Specials(vocab_size=VOCABULARY), DATA, 5, objectives=NAMES)
     heads = replace(MODEL, hidden_size=16, num_attention_heads=4, num_hidden_layers=2, generator_layers=1)
     how = {"dropout_seed": 3, "objectives": OBJECTIVES, "packed": lambda batch: True}

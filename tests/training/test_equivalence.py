@@ -63,7 +63,7 @@ def plain_losses(model: ModelConfig) -> np.ndarray:
     [*HOW],
     [*SHORT, *[pytest.param(*cell, marks=LONG) for cell in MATRIX if cell not in SHORT]],
 )
-def test_losses_are_those_of_the_plain_step(accumulate: int, remat: str, unroll: int, dtype: str) -> None:
+def test_losses_equal_the_plain_step(accumulate: int, remat: str, unroll: int, dtype: str) -> None:
     model = with_option("shared") if (accumulate, remat, unroll, dtype) in SHORT else THREE_LAYERS
     execution = replace(IN_CHUNKS, remat=remat, scan_unroll=unroll, dtype=dtype)
     training = training_on(MeshConfig(1, 1, 1), model=model, execution=execution, accumulate=accumulate, dropout_seed=3)

@@ -20,7 +20,7 @@ class Numbered:
         return {"number": np.full(size if rows is None else len(rows), number, np.float32)}
 
 
-def test_one_batch_is_under_way_while_the_next_is_made():
+def test_evaluation_runs_one_batch_ahead():
     work = jax.jit(lambda x: jax.lax.fori_loop(0, 200, lambda _, y: jnp.tanh(y @ y), x + jnp.ones((200, 200))).sum())
     work(0.0).block_until_ready()
     sums: list[jax.Array] = []
@@ -41,7 +41,7 @@ def test_one_batch_is_under_way_while_the_next_is_made():
 
 @pytest.mark.parametrize("devices", [1, 4])
 @pytest.mark.parametrize(("batch_size", "grad_accum_steps"), [(8, 1), (8, 2), (16, 1), (16, 4), (64, 1), (64, 8)])
-def test_neither_batch_size_nor_accumulation_changes_the_rows(batch_size, grad_accum_steps, devices):
+def test_held_out_rows_do_not_depend_on_batch_size(batch_size, grad_accum_steps, devices):
     data = DataConfig(sequence_length=32, max_predictions=5)
     seen = [PairBatches(MemorySplit(random_documents(12, seed=seed)), Specials(), data, seed) for seed in range(3)]
     training = TrainingConfig(eval_rows=21, global_batch_size=batch_size, grad_accum_steps=grad_accum_steps)

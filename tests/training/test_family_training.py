@@ -267,7 +267,7 @@ def units(corpus: Path) -> Path:
 
 
 @pytest.mark.parametrize("family", MEMBERS)
-def test_a_member_trains_resumes_and_is_exported(
+def test_family_trains_resumes_and_is_exported(
     family: str, corpus: Path, similar_words: Path, units: Path, tmp_path: Path
 ) -> None:
     arguments, architecture = MEMBERS[family]
@@ -404,7 +404,7 @@ def test_families_train_equally_on_a_mesh(family: str, mesh: str, content: str) 
     ],
 )
 @pytest.mark.parametrize("family", FAMILIES)
-def test_losses_in_bfloat16_are_those_of_float32(family: str, mesh: MeshConfig) -> None:
+def test_bfloat16_losses_are_close_to_float32(family: str, mesh: MeshConfig) -> None:
     """Within 0.5 % over three updates, before differences grow. A CPU takes heads in turn unless a mesh splits them."""
     first = [*islice(batches_of(family), 3)]
     narrow = training_of(family, mesh, execution=replace(IN_CHUNKS, dtype="bfloat16")).losses(first)

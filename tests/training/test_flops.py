@@ -25,7 +25,7 @@ def test_base_at_128_by_hand():
     assert train_flops_per_token(BASE, 128, 20) == 509_607_936 + 14_155_776 + 22_528_800 + 27_720
 
 
-def test_a_stage_without_a_teacher_has_no_flops_of_one():
+def test_stage_without_a_teacher_counts_no_teacher_flops():
     config = Config(
         training=TrainingConfig(steps=20, objectives=("distil_cosine", "mlm")),
         optimizer=OptimizerConfig(warmup_steps=1),
@@ -90,7 +90,7 @@ def test_options_by_hand(change, difference):
     assert found == pytest.approx(difference, abs=1e-6)
 
 
-def test_a_generator_counts_as_a_model_of_its_own():
+def test_generator_counts_as_a_separate_model():
     whole = replace(SMALL, family="electra", pooler="gelu", generator_width=0.25)
     of_generator = replace(
         SMALL, family="electra-generator", pooler="gelu", hidden_size=16, embedding_size=64, num_attention_heads=1,
@@ -126,7 +126,7 @@ def test_published_convention(model, length, predictions, gigaflops):
     assert round(train_flops_per_token(model, length, predictions) / 1e9, 3) == gigaflops
 
 
-def test_padding_of_the_table_is_not_work():
+def test_table_padding_does_not_count():
     padded = ModelConfig(vocab_pad_multiple=4096)
     assert train_flops_per_token(padded, 128, 20) == train_flops_per_token(BASE, 128, 20)
 

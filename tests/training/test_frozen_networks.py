@@ -28,7 +28,7 @@ WITHOUT_DROPOUT = replace(MODEL, hidden_dropout_prob=0.0, attention_probs_dropou
         pytest.param(MeshConfig(2, 2, 2), id="all axes"),
     ],
 )
-def test_the_teacher_is_sharded_as_the_student_is(mesh):
+def test_teacher_is_sharded_like_its_student(mesh):
     student, over = replace(WITHOUT_DROPOUT, num_hidden_layers=1), make_mesh(mesh)
     with jax.set_mesh(over):
         teacher = draw_frozen(WITHOUT_DROPOUT, over)

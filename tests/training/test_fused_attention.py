@@ -45,13 +45,13 @@ def losses(mesh: MeshConfig, model: ModelConfig) -> np.ndarray:
 
 
 @pytest.mark.long
-def test_the_kernel_runs_on_the_rows_and_heads_of_each_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_runs_on_the_rows_and_heads_of_each_device(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = losses(MeshConfig(1, 1, 1), WITH_DROPOUT)
     monkeypatch.setattr(step_module, "choose_attention", lambda *_: AttentionChoice("mosaic_interpreted", ""))
     np.testing.assert_allclose(losses(MeshConfig(1, 1, 2), WITH_DROPOUT), wanted, rtol=1e-5)
 
 
-def test_dropout_is_in_the_kernel_of_a_step_for_tpus() -> None:
+def test_tpu_step_with_dropout_uses_the_kernel() -> None:
     config = replace(run(MeshConfig(2, 1, 2), "pairs", "auto"), model=WITH_DROPOUT)
     text = lower_train_step(config, make_stages(config)[0], make_abstract_mesh(config.mesh, 4), "tpu").as_text()
     assert text.count("tpu_custom_call") >= 2 and "512x512x" not in text
@@ -111,7 +111,7 @@ def test_mosaic_compiles_for_a_tpu_over_the_heads_of_each_device(by_kernel: str)
 
 
 @pytest.mark.long
-def test_mosaic_moves_nothing_between_tpus_that_xla_does_not(by_kernel: str, tpus: list[jax.Device]) -> None:
+def test_mosaic_adds_no_communication_to_xla(by_kernel: str, tpus: list[jax.Device]) -> None:
     plain = traced(run(MeshConfig(2, 1, 2), "pairs", "xla"), tpus).lower().compile().as_text()
     assert "tpu_custom_call" not in plain
     assert collectives(by_kernel) and collectives(by_kernel) <= collectives(plain)
@@ -125,7 +125,7 @@ def test_mosaic_moves_nothing_between_tpus_that_xla_does_not(by_kernel: str, tpu
     ],
     ids=["data=2,tensor=2", "data=4", "data=2,length=2"],
 )
-def test_cudnn_is_in_the_step_that_is_lowered_for_gpus(mesh: MeshConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_lowered_for_gpus_uses_cudnn(mesh: MeshConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     # jax asks the installed cuDNN for its version before it lowers anything; here there is none.
     monkeypatch.setattr("jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version", lambda: 91_100)
     monkeypatch.setattr("bertjax.training.step.compute_capability", lambda device: "9.0")

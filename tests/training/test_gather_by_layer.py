@@ -58,7 +58,7 @@ def figures(training: Training) -> list[float]:
 
 
 @pytest.mark.parametrize("name", ["bert", *[pytest.param(name, marks=LONG) for name in list(CASES)[1:]]])
-def test_training_and_evaluation_equal_gathering_at_once(name: str, bert_by_layer: Training) -> None:
+def test_gathering_by_layer_equals_gathering_at_once(name: str, bert_by_layer: Training) -> None:
     case = CASES[name]
     by_layer = bert_by_layer.restarted() if name == "bert" else training(case, gather="layer")
     # bfloat16 rounds gradients on their way, at places that depend on the devices.
@@ -67,7 +67,7 @@ def test_training_and_evaluation_equal_gathering_at_once(name: str, bert_by_laye
 
 
 @pytest.mark.parametrize("gather", ["layer", pytest.param("step", marks=LONG)])
-def test_no_device_holds_all_layers_whole(gather: Literal["step", "layer"], bert_by_layer: Training) -> None:
+def test_gathering_by_layer_never_holds_all_layers(gather: Literal["step", "layer"], bert_by_layer: Training) -> None:
     step = bert_by_layer.restarted() if gather == "layer" else training(CASES["bert"])
     with jax.set_mesh(step.mesh):
         data = step.on_devices(next(batches()))

@@ -24,7 +24,7 @@ def reference_update(param, grad, m, v, rate, *, decay):
     return param - rate * update, m, v
 
 
-def test_bert_adamw_is_the_reference_rule_over_fifty_updates() -> None:
+def test_bert_adamw_equals_the_reference_over_fifty_updates() -> None:
     rng = np.random.default_rng(0)
     params = {"kernel": rng.normal(size=(5, 3)), "bias": rng.normal(size=3), "scale": rng.normal(size=3)}
     expected = {name: (value.copy(), np.zeros_like(value), np.zeros_like(value)) for name, value in params.items()}
@@ -42,7 +42,7 @@ def test_bert_adamw_is_the_reference_rule_over_fifty_updates() -> None:
         np.testing.assert_allclose(ours[name], param, rtol=1e-5, atol=1e-6)
 
 
-def test_adamw_is_optax_adamw() -> None:
+def test_adamw_equals_optax() -> None:
     params = {"kernel": jnp.linspace(-1.0, 1.0, 6)}
     theirs = optax.adamw(0.1, eps=1e-6, weight_decay=0.01)
     optimizer, state, other = make_optimizer(OptimizerConfig(name="adamw")), None, theirs.init(params)
@@ -54,7 +54,7 @@ def test_adamw_is_optax_adamw() -> None:
         np.testing.assert_allclose(-0.1 * ours["kernel"], updates["kernel"], rtol=1e-6)
 
 
-def test_embeddings_decay_and_vectors_do_not() -> None:
+def test_weight_decay_skips_biases_and_scales() -> None:
     tree = {"word": 1.0, "norm": {"scale": 1.0, "bias": 1.0}, "dense": {"kernel": 1.0, "bias": 1.0}}
     assert decays(tree) == {
         "word": True,
@@ -63,7 +63,7 @@ def test_embeddings_decay_and_vectors_do_not() -> None:
     }
 
 
-def test_everything_may_decay() -> None:
+def test_decay_all_decays_biases() -> None:
     params = {"bias": jnp.ones(3), "kernel": jnp.ones(3)}
     zero = jax.tree.map(jnp.zeros_like, params)
     for decay_all, of_bias in ((False, 0.0), (True, 0.01)):
@@ -88,7 +88,7 @@ def reference_lamb(param, grad, m, v, rate, number, *, corrected, excluded):
 
 
 @pytest.mark.parametrize("name", ["lamb", "lamb_uncorrected"])
-def test_lamb_is_the_papers_rule_for_each_layer_of_a_stack(name: str) -> None:
+def test_lamb_equals_the_paper_for_each_stacked_layer(name: str) -> None:
     rng = np.random.default_rng(1)
     word = np.concatenate([rng.normal(size=(6, 3)), np.zeros((2, 3))])  # two rows pad the vocabulary
     shapes = {"kernel": rng.normal(size=(4, 5, 2, 3)), "bias": rng.normal(size=(4, 2, 3))}
@@ -121,7 +121,7 @@ def test_lamb_is_the_papers_rule_for_each_layer_of_a_stack(name: str) -> None:
             np.testing.assert_allclose(value[layer], expected[key, layer][0], rtol=2e-5, atol=1e-6)
 
 
-def test_stable_adamw_is_the_rule_for_each_layer_of_a_stack() -> None:
+def test_stable_adamw_equals_the_rule_for_each_stacked_layer() -> None:
     """Over gradients that grow suddenly, so that steps are shortened; written out in float64."""
     rng = np.random.default_rng(2)
     layers = {"kernel": rng.normal(size=(3, 4, 5)), "bias": rng.normal(size=(3, 5))}
@@ -151,7 +151,7 @@ def test_stable_adamw_is_the_rule_for_each_layer_of_a_stack() -> None:
             np.testing.assert_allclose(value[layer], expected[name, layer][0], rtol=2e-5, atol=1e-6)
 
 
-def test_an_unknown_rule_is_refused_with_the_list() -> None:
+def test_unknown_optimizer_is_refused_with_the_list() -> None:
     with pytest.raises(ValueError, match=r"optimizer.name='sgd'.*bert_adamw, adamw, lamb"):
         make_optimizer(OptimizerConfig(name="sgd"))
 
@@ -166,7 +166,7 @@ def newton_schulz(x: np.ndarray) -> np.ndarray:
     return x.T if turned else x
 
 
-def test_muon_is_the_rule_for_each_matrix_of_a_stack() -> None:
+def test_muon_equals_the_rule_for_each_stacked_matrix() -> None:
     """In float64, over four updates; what is not a matrix of a layer has adamw's."""
     rng = np.random.default_rng(3)
     shapes = {
@@ -224,14 +224,14 @@ def test_moving_average_of_one_value_is_the_value(decay: float) -> None:
         np.testing.assert_allclose(moving_average(state.average, decay, count)["w"], params["w"], rtol=1e-6)
 
 
-def test_moving_average_follows_a_rule_with_more_behind_it() -> None:
+def test_moving_average_works_with_further_transformations() -> None:
     params = {"w": jnp.ones(3)}
     rule = make_optimizer(OptimizerConfig(average_decay=0.9), optax.scale(0.5))
     state: Any = follow(rule.init(params), params)
     assert int(state.count) == 1
 
 
-def test_moving_average_is_optax_ema_of_the_parameters() -> None:
+def test_moving_average_equals_optax_ema() -> None:
     params = {"kernel": jnp.linspace(-1.0, 1.0, 6)}
     optimizer, plain = (make_optimizer(OptimizerConfig(average_decay=decay)) for decay in (0.9, 0.0))
     theirs = optax.ema(0.9)

@@ -39,7 +39,7 @@ def test_remedies_name_values_that_work() -> None:
     assert plan.startswith("bertjax plan ")
 
 
-def test_remedies_are_of_the_stage_and_the_mesh() -> None:
+def test_remedies_depend_on_the_stage_and_the_mesh() -> None:
     found = remedies(CONFIG, mesh(4, fsdp=2), LAST_ROWS)
     assert found[0].startswith("--stages.0.grad-accum-steps 2: 1 rows a device")
     assert found[3].startswith("--mesh.fsdp 4") and found[4].startswith("--execution.gather layer")
@@ -49,7 +49,7 @@ def test_remedies_are_of_the_stage_and_the_mesh() -> None:
     assert remedies(CONFIG, mesh(), odd)[0].startswith("--training.grad-accum-steps 9: 5 rows")
 
 
-def test_remedies_in_use_and_for_a_state_are_left_out() -> None:
+def test_remedies_leave_out_settings_already_in_use() -> None:
     rematerialised = replace(CONFIG, execution=ExecutionConfig(remat="dots"))
     assert [line.split(":")[0] for line in remedies(rematerialised, mesh(), ROWS)][1] == "--execution.remat full"
     of_state = remedies(CONFIG, mesh(8), None)
@@ -72,7 +72,7 @@ def test_remedies_in_use_and_for_a_state_are_left_out() -> None:
         ("something new", "the size of the allocation is unknown"),
     ],
 )
-def test_what_was_requested_is_read_from_every_wording(words: str, told: str) -> None:
+def test_requested_size_is_parsed_from_every_wording(words: str, told: str) -> None:
     with pytest.raises(OutOfMemory) as caught, settings_named("evaluating", CONFIG, mesh(), ROWS, lambda: [100, 200]):
         raise jax.errors.JaxRuntimeError(f"RESOURCE_EXHAUSTED: {words}")
     said = str(caught.value)
@@ -82,12 +82,12 @@ def test_what_was_requested_is_read_from_every_wording(words: str, told: str) ->
     assert "this machine has" in said
 
 
-def test_other_errors_pass() -> None:
+def test_other_jax_errors_pass_through() -> None:
     with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"), settings_named("x", CONFIG, mesh()):
         raise jax.errors.JaxRuntimeError("INTERNAL: broken")
 
 
-def test_what_trains_nothing_gets_no_key_and_no_checkpoint() -> None:
+def test_without_a_recipe_no_keys_or_checkpoints_are_named() -> None:
     told = settings_named("evaluating", CONFIG, mesh(), ROWS, of_a_recipe=False)
     with pytest.raises(OutOfMemory) as caught, told:
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: much")
@@ -103,14 +103,14 @@ class OfAnotherProcess:
         raise jax.errors.JaxRuntimeError("INVALID_ARGUMENT: MemoryStats is only supported for addressable devices.")
 
 
-def test_each_process_tells_of_a_device_of_its_own() -> None:
+def test_each_process_reports_its_own_device() -> None:
     several = SimpleNamespace(devices=np.array([OfAnotherProcess(), jax.devices()[0]]), local_devices=jax.devices()[:1])
     told = settings_named("evaluating", CONFIG, several, of_a_recipe=False)
     with pytest.raises(OutOfMemory, match="this machine has"), told:
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: much")
 
 
-def test_a_save_that_failed_is_reported_instead_of_what_is_left() -> None:
+def test_failed_save_is_reported_instead_of_a_checkpoint() -> None:
     def saved() -> list[int]:
         raise OSError("checkpoint 7 was not written: the disk is full")
 
@@ -119,7 +119,7 @@ def test_a_save_that_failed_is_reported_instead_of_what_is_left() -> None:
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: much")
 
 
-def test_an_allocation_that_fails_is_caught() -> None:
+def test_failed_allocation_is_reported() -> None:
     with pytest.raises(OutOfMemory, match=r"281,474.98 GB more"), settings_named("x", CONFIG, mesh()):
         jnp.ones((2**16, 2**16, 2**14)).block_until_ready()
 

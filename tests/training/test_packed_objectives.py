@@ -57,7 +57,7 @@ def require_equal(single: dict[str, float], packed: dict[str, float]) -> None:
     assert packed == pytest.approx(single, rel=1e-5)
 
 
-def test_a_student_has_the_same_losses_in_shared_rows() -> None:
+def test_student_losses_do_not_depend_on_packing() -> None:
     """All objectives that ask a teacher, beside masked tokens."""
     models = {"model": replace(SMALL, teacher_width=16), TEACHER: replace(SMALL, num_hidden_layers=4)}
     split = MemorySplit(random_documents(30, seed=3, sentences=6, tokens=8), vocab_size=similar.SIZE)
@@ -70,7 +70,7 @@ def test_a_student_has_the_same_losses_in_shared_rows() -> None:
     require_equal(of("none"), of("pairs"))
 
 
-def test_macbert_has_the_same_losses_in_shared_rows(tmp_path: Path) -> None:
+def test_macbert_losses_do_not_depend_on_packing(tmp_path: Path) -> None:
     """Similar words in place of the hidden ones, n-grams, and the order of sentences."""
     table = similar.write_table(tmp_path / "similar.tsv", similar.SIMILAR)
     recipe = replace(load_recipe("configs/macbert.py").data, sources=(), segmenter="none", similar_words=table)

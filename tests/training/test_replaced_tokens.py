@@ -81,7 +81,7 @@ def made(network: tuple):
     return lambda batch: jax.device_get(compute(batch))
 
 
-def test_samples_have_the_distribution_of_the_logits() -> None:
+def test_samples_follow_the_distribution_of_the_logits() -> None:
     vocabulary, width, count = 40, 8, 20_000
     draw = np.random.default_rng(0)
     table = np.pad(draw.normal(size=(vocabulary, width)), [(0, 24), (0, 0)]).astype(np.float32)
@@ -115,7 +115,7 @@ def test_chunks_change_no_sample() -> None:
 
 
 @pytest.mark.parametrize("packing", ["none", "pairs"])
-def test_predictions_alone_get_samples(made, packing: str) -> None:
+def test_only_predictions_get_samples(made, packing: str) -> None:
     batch = batches_of(packing).batch(0, 16)
     ids, is_replaced, figures = made(batch)
     chosen = np.zeros(ids.shape, bool)
@@ -132,7 +132,7 @@ def test_predictions_alone_get_samples(made, packing: str) -> None:
     assert figures["rtd_replaced"] == pytest.approx(is_replaced.sum() / total, rel=1e-6)
 
 
-def test_figures_are_their_formulas(network: tuple, made) -> None:
+def test_rtd_figures_equal_their_formulas(network: tuple, made) -> None:
     batch = batches_of().batch(1, 16)
     ids, is_replaced, figures = made(batch)
     model = bind(*network)
@@ -204,7 +204,7 @@ def test_packing_changes_no_sample(made) -> None:
     assert sum(before != after for before, after in sides[0]) > 50
 
 
-def test_a_sample_is_that_of_its_sequence_epoch_and_seed() -> None:
+def test_samples_depend_on_sequence_epoch_and_seed() -> None:
     batches = batches_of()
     rows = batches.rows_per_epoch
     batch = batches.rows(np.arange(rows))
@@ -221,7 +221,7 @@ def test_a_sample_is_that_of_its_sequence_epoch_and_seed() -> None:
         assert not np.isin(another["rtd_draws"][another["mlm_weights"] > 0], draws).mean() > 0.01
 
 
-def test_generator_and_discriminator_have_dropout_of_their_own(network: tuple) -> None:
+def test_generator_and_discriminator_have_separate_dropout(network: tuple) -> None:
     batch, model = batches_of().batch(0, 4), bind(*network)
     keys = jnp.arange(4, dtype=jnp.uint32)
     names = ("model", "generator")
@@ -259,21 +259,21 @@ def config(**changes) -> Config:
         ({"generator_width": 0.7}, r"model\.generator_width=0\.7: a width of 22 is not divisible by"),
     ],
 )
-def test_networks_that_cannot_be_are_refused(changes: dict, message: str) -> None:
+def test_invalid_generators_are_refused(changes: dict, message: str) -> None:
     if changes.get("generator_width") == 0.7:
         changes = changes | {"num_attention_heads": 8}
     with pytest.raises(ValueError, match=message):
         preflight(config(**changes))
 
 
-def test_a_mesh_that_the_generator_does_not_fit_is_refused() -> None:
+def test_mesh_that_does_not_divide_the_generator_is_refused() -> None:
     given = config(generator_width=0.25)
     assert generator_config(given.model).num_attention_heads == 1
     with pytest.raises(ValueError, match=r"the generator's num_attention_heads=1 is not divisible by mesh\.tensor=2"):
         preflight(replace(given, mesh=MeshConfig(4, 1, 2)))
 
 
-def test_replaced_tokens_need_hidden_ones() -> None:
+def test_rtd_requires_masked_tokens() -> None:
     with pytest.raises(ValueError, match=r"rtd needs the predictions of mlm; add that objective"):
         batch_spec(DATA, 4, ("rtd",))
     with pytest.raises(ValueError, match=r"none can be replaced; leave rtd out"):

@@ -61,7 +61,7 @@ def figures(training: Training) -> np.ndarray:
 @pytest.mark.parametrize(
     ("kind", "mesh"), [case if case in SHORT else pytest.param(*case, marks=LONG) for case in CASES]
 )
-def test_split_rows_train_as_whole_ones(kind: str, mesh: str) -> None:
+def test_split_rows_train_like_whole_rows(kind: str, mesh: str) -> None:
     split, whole = training_of(MESHES[mesh], kind, accumulate=2), training_of(MeshConfig(1, 1, 1), kind)
     np.testing.assert_allclose(figures(split.restarted()), figures(whole.restarted()), rtol=1e-5)
 
@@ -140,20 +140,20 @@ def held_out_figures(training: Training) -> dict[str, float]:
     return {name: float(value) for name, value in averages(sums, sums, training.objectives).items()}
 
 
-def test_every_objective_is_learned_from_split_rows() -> None:
+def test_split_row_cases_cover_every_objective() -> None:
     assert {name for learned in LEARNED.values() for name in learned.objectives} == {*OBJECTIVES}
 
 
 @LONG
 @pytest.mark.parametrize("name", LEARNED)
-def test_objectives_are_learned_as_on_one_device(name: str) -> None:
+def test_objectives_train_like_on_one_device(name: str) -> None:
     split, whole = (learning_on(mesh, name) for mesh in (MESHES[LEARNED[name].mesh], MeshConfig(1, 1, 1)))
     for batch in learnable_batches(STEPS):
         assert split.step(batch) == pytest.approx(whole.step(batch), rel=2e-6)
     assert held_out_figures(split) == pytest.approx(held_out_figures(whole), rel=2e-6)
 
 
-def test_a_device_holds_its_part_of_the_tokens() -> None:
+def test_device_holds_only_its_part_of_the_tokens() -> None:
     training = training_of(MESHES["length=8"], "modernbert", accumulate=2)
     with jax.set_mesh(training.mesh):
         traced = training.train_step.trace(training.state, training.on_devices(in_two_sequences(next(batches(1)))))
@@ -172,13 +172,13 @@ def test_a_device_holds_its_part_of_the_tokens() -> None:
         ({"position_embedding": "relative", "num_attention_heads": 2}, 24, r"num_attention_heads=2 with relative"),
     ],
 )
-def test_what_needs_whole_rows_is_refused(change: dict[str, Any], length: int, message: str) -> None:
+def test_options_that_need_whole_rows_are_refused(change: dict[str, Any], length: int, message: str) -> None:
     mesh = make_mesh(MeshConfig(2, 1, 1, length=4))
     with pytest.raises(ValueError, match=message):
         check_rows_split(mesh, replace(MODEL, **change), length, stage=1)
 
 
-def test_a_teacher_that_needs_whole_rows_is_refused() -> None:
+def test_teacher_that_needs_whole_rows_is_refused() -> None:
     config = Config(mesh=MeshConfig(2, 1, 1, length=4))
     teacher = replace(config.model, attention_block=4)
     with pytest.raises(ValueError, match=r"the teacher's attention_block=4 needs whole rows and excludes mesh.length"):

@@ -25,7 +25,7 @@ def polynomial_decay(step: int, power: float) -> float:
     return RATE * (1 - min(step, TOTAL) / TOTAL) ** power
 
 
-def test_linear_is_google_research_berts() -> None:
+def test_linear_equals_google_research_bert() -> None:
     expected = [RATE * step / WARMUP if step < WARMUP else polynomial_decay(step, 1.0) for step in STEPS]
     found = rates()
     np.testing.assert_allclose(found, expected, rtol=2e-6, atol=1e-12)
@@ -34,7 +34,7 @@ def test_linear_is_google_research_berts() -> None:
     assert (found[TOTAL:] == 0).all()
 
 
-def test_linear_after_warmup_is_fairseqs_and_transformers() -> None:
+def test_linear_after_warmup_equals_transformers() -> None:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=RATE)
     schedule = transformers.get_linear_schedule_with_warmup(optimizer, WARMUP, TOTAL)
@@ -45,7 +45,7 @@ def test_linear_after_warmup_is_fairseqs_and_transformers() -> None:
 
 
 @pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
-def test_polynomial_has_any_power(power: float) -> None:
+def test_polynomial_accepts_any_power(power: float) -> None:
     expected = [RATE * step / WARMUP if step < WARMUP else polynomial_decay(step, power) for step in STEPS]
     np.testing.assert_allclose(rates(schedule="polynomial", decay_power=power), expected, rtol=1e-5, atol=1e-12)
 
@@ -66,7 +66,7 @@ def test_warmup_stable_decay_falls_only_in_the_last_steps() -> None:
     assert (found[TOTAL:] == 0).all()
 
 
-def test_the_last_steps_may_fall_by_a_root() -> None:
+def test_warmup_stable_decay_may_fall_by_a_root() -> None:
     found = rates(schedule="warmup_stable_decay", decay_steps=200, decay_shape="1-sqrt")
     np.testing.assert_allclose(found[WARMUP : TOTAL - 200 + 1], RATE, rtol=1e-6)
     falling = RATE * (1 - np.sqrt(np.arange(201) / 200))
@@ -80,11 +80,11 @@ def test_every_schedule_may_end_above_0(schedule: str) -> None:
     np.testing.assert_allclose(found[WARMUP:], 0.1 * RATE + 0.9 * to_zero[WARMUP:], rtol=1e-5)
 
 
-def test_without_warm_up_it_begins_at_the_peak() -> None:
+def test_schedule_without_warmup_begins_at_the_peak() -> None:
     schedule = make_schedule(OptimizerConfig(learning_rate=RATE, warmup_steps=0), TOTAL)
     assert float(schedule(jnp.int32(0))) == pytest.approx(RATE)
 
 
-def test_an_unknown_name_is_refused_with_the_list() -> None:
+def test_unknown_schedule_is_refused_with_the_list() -> None:
     with pytest.raises(ValueError, match=r"optimizer.schedule='step'.*linear, linear_after_warmup, polynomial, cosine"):
         make_schedule(OptimizerConfig(schedule="step"), 10)

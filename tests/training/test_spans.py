@@ -66,7 +66,7 @@ def spans_of(batch: dict[str, np.ndarray], row: int) -> dict[int, tuple[int, int
 
 
 @pytest.mark.parametrize("packing", ["none", "pairs"])
-def test_boundaries_are_the_tokens_at_the_ends_of_each_span(packing: str) -> None:
+def test_boundaries_are_the_tokens_next_to_each_span(packing: str) -> None:
     batch = made(packing, span_p=0.05, span_max=30)
     long = seen = 0
     for row in range(len(batch["input_ids"])):
@@ -87,7 +87,7 @@ def test_boundaries_are_the_tokens_at_the_ends_of_each_span(packing: str) -> Non
     assert seen > 100 and long > 5
 
 
-def test_a_span_at_an_end_of_its_sequence_has_no_boundary() -> None:
+def test_span_at_a_sequence_end_has_no_boundary() -> None:
     positions, weights = np.array([[0, 1, 4, 6, 7, 0, 0]], np.int32), np.array([[1, 1, 1, 1, 1, 0, 0]], np.float32)
     found = span_boundaries(positions, weights, np.array([8]))
     assert found["sbo_weights"].tolist() == [[0, 0, 1, 0, 0, 0, 0]]
@@ -144,7 +144,7 @@ def network() -> tuple:
 
 
 @pytest.mark.parametrize("packing", [pytest.param("none", marks=pytest.mark.long), "pairs"])
-def test_the_loss_is_its_formula(network: tuple, packing: str) -> None:
+def test_sbo_loss_equals_its_formula(network: tuple, packing: str) -> None:
     graphdef, params = network
     batch, objectives = made(packing), choose(("mlm", "sbo"))
 
@@ -162,7 +162,7 @@ def test_the_loss_is_its_formula(network: tuple, packing: str) -> None:
     assert found["loss"] == pytest.approx(found["mlm_loss"] + found["sbo_loss"], rel=1e-6)
 
 
-def test_gradients_are_those_of_the_formula(network: tuple) -> None:
+def test_sbo_gradients_equal_the_formula(network: tuple) -> None:
     """By every array of the head, the word table and the vectors, against the formula differentiated in float64."""
     graphdef, params = network
     batch = made("none", rows=4)
@@ -194,7 +194,7 @@ def test_gradients_are_those_of_the_formula(network: tuple) -> None:
     assert_same_gradients(found, wanted)
 
 
-def test_the_loss_reads_what_is_next_to_a_span_alone(network: tuple) -> None:
+def test_sbo_loss_reads_only_the_tokens_next_to_a_span(network: tuple) -> None:
     graphdef, params = network
     batch = made("none")
     beside = np.zeros(batch["input_ids"].shape, bool)
@@ -213,7 +213,7 @@ def test_the_loss_reads_what_is_next_to_a_span_alone(network: tuple) -> None:
     assert loss(inside) == loss(hidden) != loss(outside)
 
 
-def test_span_boundaries_need_hidden_tokens() -> None:
+def test_sbo_requires_masked_tokens() -> None:
     with pytest.raises(ValueError, match=r"training\.objectives=\('sbo',\): sbo needs the predictions of mlm; add"):
         batch_spec(DATA, 4, ("sbo",))
     with pytest.raises(ValueError, match=r"data\.predict='next': no token is masked, so there are no spans; leave sbo"):

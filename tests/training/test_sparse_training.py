@@ -51,7 +51,7 @@ def test_losses_do_not_depend_on_the_mesh(name: str) -> None:
     assert all(jax.tree.leaves(moved)), moved
 
 
-def test_packed_rows_have_no_first_token_on_the_device() -> None:
+def test_first_token_global_is_refused_in_packed_rows() -> None:
     training = training_of("first", MeshConfig(1, 1, 1), packed=lambda batch: True)
     with pytest.raises(ValueError, match="global_tokens='first' in packed rows: the starts of"):
         training.step(next(batches_of("first")))

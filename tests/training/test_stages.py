@@ -63,13 +63,13 @@ def config(*stages: StageConfig, steps: int = 1000) -> Config:
     )
 
 
-def test_a_run_without_stages_is_one() -> None:
+def test_run_without_stages_is_one_stage() -> None:
     (only,) = make_stages(config())
     assert (only.start, only.stop, only.seed) == (0, 1000, 0)
     assert only.data.sequence_length == 128
 
 
-def test_a_stage_keeps_what_it_does_not_name() -> None:
+def test_stage_inherits_what_it_does_not_set() -> None:
     first, second, third = make_stages(
         config(
             StageConfig(start=600, sequence_length=512, max_predictions=77),
@@ -89,7 +89,7 @@ def test_a_stage_keeps_what_it_does_not_name() -> None:
     assert stage_at((first, second, third), 1000) is third
 
 
-def test_a_stage_of_long_rows_reads_text_its_own_way() -> None:
+def test_stage_may_change_the_kind_of_rows() -> None:
     data = DataConfig(sequence_length=128, rows="doc_sentences", packing="pairs", pairs_per_row=8)
     longer = StageConfig(start=600, sequence_length=512, rows="documents", pairs_per_row=32)
     made = replace(config(longer, StageConfig(start=900)), data=data)
@@ -99,7 +99,7 @@ def test_a_stage_of_long_rows_reads_text_its_own_way() -> None:
     assert preflight(made) == made
 
 
-def test_a_stage_has_its_own_mask_rate_rule_and_mixture() -> None:
+def test_stage_may_change_masking_and_mixture() -> None:
     """As mmBERT's three phases: 30, 15 and 5 % of the tokens, and a temperature of 0.7, 0.5 and 0.3."""
     data = DataConfig(sources=("text:a", "text:b"), mask_probability=0.3, max_predictions=39, temperature=0.7)
     second = StageConfig(start=600, mask_probability=0.15, temperature=0.5, mask_count="random_round", keep_share=0.0)
@@ -115,7 +115,7 @@ def test_a_stage_has_its_own_mask_rate_rule_and_mixture() -> None:
         make_stages(replace(config(StageConfig(start=600, weights=(1.0,), temperature=1.0)), data=data))
 
 
-def test_rows_of_a_stage_have_its_mask_rate_and_mixture(tmp_path: Path) -> None:
+def test_rows_of_a_stage_follow_its_masking_and_mixture(tmp_path: Path) -> None:
     sources = tuple(f"lines:{write_corpus(tmp_path / f'{name}.txt', 60, n)}" for n, name in enumerate("ab"))
     data = DataConfig(sources=sources, root=str(tmp_path / "data"), vocab_size=600, sequence_length=32, workers=1,
                       mask_probability=0.3, max_predictions=10)  # fmt: skip
@@ -137,7 +137,7 @@ def test_rows_of_a_stage_have_its_mask_rate_and_mixture(tmp_path: Path) -> None:
         (StageConfig(start=600, pairs_per_row=0), r"stages.0: data.pairs_per_row=0 must be a finite number"),
     ],
 )
-def test_rows_of_a_stage_that_cannot_be_are_refused(stage: StageConfig, message: str) -> None:
+def test_invalid_rows_of_a_stage_are_refused(stage: StageConfig, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         preflight(config(stage))
 
@@ -153,14 +153,14 @@ def test_rows_of_a_stage_are_part_of_the_run(change: dict) -> None:
         check_compatible({"config": saved}, {"config": to_dict(now)})
 
 
-def test_one_schedule_runs_through_stages_that_name_none() -> None:
+def test_schedule_continues_without_a_new_learning_rate() -> None:
     whole = make_schedule(OptimizerConfig(warmup_steps=100), 1000)
     for stage in make_stages(config(StageConfig(start=600, sequence_length=512))):
         for step in (0, 99, 100, 599, 600, 999):
             assert float(stage.schedule()(jnp.int32(step))) == float(whole(jnp.int32(step)))
 
 
-def test_a_stage_that_names_a_learning_rate_warms_up_again() -> None:
+def test_stage_with_a_learning_rate_warms_up_again() -> None:
     first, second = make_stages(config(StageConfig(start=600, learning_rate=3e-4, warmup_steps=50)))
     before = make_schedule(OptimizerConfig(warmup_steps=100), 600)
     after = make_schedule(OptimizerConfig(learning_rate=3e-4, warmup_steps=50), 400)
@@ -170,7 +170,7 @@ def test_a_stage_that_names_a_learning_rate_warms_up_again() -> None:
         assert float(second.schedule()(jnp.int32(600 + step))) == float(after(jnp.int32(step)))
 
 
-def test_a_stage_ends_at_its_own_share_of_its_peak() -> None:
+def test_stage_ends_at_its_final_share() -> None:
     linear = OptimizerConfig(warmup_steps=100, final_share=0.1, schedule="cosine")
     constant = StageConfig(start=600, learning_rate=1e-5, final_share=1.0)
     first, second = make_stages(replace(config(constant), optimizer=linear))
@@ -200,12 +200,12 @@ def test_a_stage_ends_at_its_own_share_of_its_peak() -> None:
         ),
     ],
 )
-def test_stages_that_cannot_be_are_refused(stages: list[StageConfig], message: str) -> None:
+def test_invalid_stages_are_refused(stages: list[StageConfig], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make_stages(config(*stages))
 
 
-def test_stages_survive_being_written_down() -> None:
+def test_stages_survive_a_round_trip_through_json() -> None:
     made = config(StageConfig(start=600, sequence_length=512, learning_rate=1e-5))
     assert from_dict(to_dict(made)) == made
     with pytest.raises(ValueError, match=r"stages.0.strat is unknown; did you mean stages.0.start"):
@@ -238,7 +238,7 @@ def whole_run(folder: Path, stages: str, *overrides: str) -> tuple[Path, Path, P
 
 
 @pytest.mark.long
-def test_staged_run_is_the_runs_it_is_made_of(staged: tuple[Path, Path, Path]) -> None:
+def test_staged_run_equals_its_stages_run_by_hand(staged: tuple[Path, Path, Path]) -> None:
     """The same steps by hand: each length with a step and batches of its own, the state handed on."""
     recipe, _, run_dir = staged
     run = from_dict(read_metadata(run_dir)["config"])
@@ -311,7 +311,7 @@ def test_run_killed_at_a_boundary_continues_with_the_next_stage(
     assert digests(run_dir) == digests(reference)
 
 
-def test_a_changed_stage_is_another_run(in_two: tuple[Path, Path, Path], tmp_path: Path) -> None:
+def test_changed_stage_is_another_run(in_two: tuple[Path, Path, Path], tmp_path: Path) -> None:
     recipe, source, run_dir = in_two
     other = tmp_path / "recipe.py"
     other.write_text(recipe.read_text().replace("sequence_length=24", "sequence_length=20"))

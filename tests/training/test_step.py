@@ -166,7 +166,7 @@ def test_losses_do_not_depend_on_vocabulary_padding(single: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("platform", ["cpu", "tpu"], ids=["conditional", "select"])
-def test_a_nonfinite_update_is_skipped_and_counted(
+def test_nonfinite_update_is_skipped_and_counted(
     platform: str, on_all_axes: Training, clipped_on_tpu: Training
 ) -> None:
     training = (on_all_axes if platform == "cpu" else clipped_on_tpu).restarted()

@@ -22,7 +22,7 @@ MODEL = ModelConfig(
 )
 
 
-def test_every_row_of_every_step_has_a_key_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_row_of_every_step_has_its_own_key(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[np.ndarray] = []
 
     def noted(seed: int, step: jax.Array, rows: jax.Array) -> jax.Array:

@@ -101,7 +101,7 @@ def gradients_of(network) -> dict[str, np.ndarray]:
     "family",
     [pytest.param(name, marks=[pytest.mark.long] * (name not in ("albert", "ernie"))) for name in CASES],
 )
-def test_losses_and_gradients_are_those_of_transformers(family: str) -> None:
+def test_losses_and_gradients_equal_transformers(family: str) -> None:
     torch = pytest.importorskip("torch")
     objectives, of_pairs = CASES[family]
     config = config_of(family)
@@ -169,7 +169,7 @@ def random_params(config: ModelConfig) -> dict:
 
 
 @pytest.mark.parametrize("family", ["albert", pytest.param("macbert", marks=pytest.mark.long)])
-def test_sentence_order_is_its_formula(family: str) -> None:
+def test_sop_loss_and_gradients_equal_their_formula(family: str) -> None:
     """Of the vector of [CLS]: softmax(W tanh(P h + b) + c), whose second class is "exchanged"; in float64 NumPy."""
     config = config_of(family)
     batch, params = batch_of(config), random_params(config)
