@@ -1,4 +1,4 @@
-"""Recipes load, overrides win, and what is wrong is named with what is near."""
+"""Recipes load, overrides win, and errors name the nearest valid key."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def test_overrides_win_and_are_listed_first() -> None:
     assert config.optimizer.learning_rate == 3e-4
     assert config.data.sources == ("text:a/*", "docs")
     assert set(differences(config, recipe)) == {"optimizer.learning_rate", "data.sources"}
-    shown = render(config, recipe).splitlines()
-    assert shown[0] == "Settings changed from the recipe:"
+    lines = render(config, recipe).splitlines()
+    assert lines[0] == "Settings changed from the recipe:"
     assert "optimizer.learning_rate: 0.0003" in render(config, recipe).split("config:")[0]
 
 
@@ -96,8 +96,8 @@ def test_recipe_error_has_its_file_and_line(code: str, message: str, tmp_path: P
 
 
 def test_error_in_a_recipes_import_is_located_there(tmp_path: Path) -> None:
-    (tmp_path / "beside.py").write_text("def made():\n\n    return 1 / 0\n")
-    (tmp_path / "r.py").write_text("from beside import made\n\n\ndef config():\n    return made()\n")
+    (tmp_path / "beside.py").write_text("def make():\n\n    return 1 / 0\n")
+    (tmp_path / "r.py").write_text("from beside import make\n\n\ndef config():\n    return make()\n")
     with pytest.raises(ValueError, match=r"beside.py, line 3: ZeroDivisionError"):
         load_recipe(tmp_path / "r.py")
 
@@ -132,7 +132,7 @@ WRONG = [None, 0.5, [[1]], {"a": 1}, 10**40]
 
 
 def test_from_dict_reads_or_refuses_any_value():
-    """Of a fine-tuning config, which has every key of a pretraining one too."""
+    """Tries every key of a fine-tuning config, which has all keys of a pretraining config too."""
     whole = to_dict(FinetuneConfig()) | {"stages": [to_dict(StageConfig(start=0))]}
     refused = 0
 
@@ -187,7 +187,7 @@ def test_every_key_has_its_own_help_text() -> None:
 
 
 def test_help_texts_begin_with_a_noun() -> None:
-    """Not with a lower-case fragment, a value such as `0:`, or a verb form."""
+    """They do not begin with a lower-case fragment, a value such as `0:`, or a function word."""
     wrong = r"[^A-Z\[]|(Of|In|On|At|By|For|From|With|To|That|What|Which|Whether|How|When|If|The|A|An|Also)\b"
     assert not {option: text for option, text in _help_texts().items() if re.match(wrong, text)}
 

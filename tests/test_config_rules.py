@@ -39,12 +39,12 @@ def config_with(changes: dict[str, Any]) -> Config:
 
 
 def outside(key: str) -> list[float]:
-    """Numbers that the bounds of a key do not hold: the nearest below and above, infinity and NaN."""
+    """Numbers outside the bounds of a key: the nearest below and above, infinity and NaN."""
     bounds, is_whole = BOUNDS[key], isinstance(DEFAULTS[key], int)
-    found = [bounds.low if bounds.above else bounds.low - 1, -math.inf, math.inf, math.nan]
+    values = [bounds.low if bounds.above else bounds.low - 1, -math.inf, math.inf, math.nan]
     if bounds.high < 1e300:
-        found.append(bounds.high if bounds.below else bounds.high + 1)
-    return [value for value in found if not is_whole or math.isfinite(value)]
+        values.append(bounds.high if bounds.below else bounds.high + 1)
+    return [value for value in values if not is_whole or math.isfinite(value)]
 
 
 @pytest.mark.parametrize(("key", "value"), [(key, value) for key in BOUNDS for value in outside(key)])
@@ -63,8 +63,8 @@ def test_bounds_hold_defaults_and_edges(key):
 
 
 def test_bounds_are_reported_as_intervals():
-    told = {key: str(BOUNDS[key]) for key in ("training.steps", "optimizer.eps", "data.held_out", "data.vocab_size")}
-    assert told == {
+    texts = {key: str(BOUNDS[key]) for key in ("training.steps", "optimizer.eps", "data.held_out", "data.vocab_size")}
+    assert texts == {
         "training.steps": "a finite number of at least 1",
         "optimizer.eps": "a finite number above 0",
         "data.held_out": "in [0, 1)",

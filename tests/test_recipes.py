@@ -1,4 +1,4 @@
-"""Every recipe and every variant of one: what it resolves to is on record, and its train step can be lowered."""
+"""Every recipe and variant resolves to its golden values, and its train step can be lowered."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ GOLDEN = REPOSITORY / "tests" / "recipes.golden.txt"
 
 
 def recipes() -> list[str]:
-    """`FILE.py` or `FILE.py:VARIANT`, all there are."""
-    found = []
+    """All recipes, as `FILE.py` or `FILE.py:VARIANT`."""
+    names = []
     for path in sorted((REPOSITORY / "configs").glob("*.py")):
         try:
             load_recipe(f"{path}:?")
         except ValueError as error:
-            listed = re.search(r"this recipe has (.*)$", str(error))
-            found += [f"{path.name}:{name}" for name in listed[1].split(", ")] if listed else [path.name]
-    return found
+            variants = re.search(r"this recipe has (.*)$", str(error))
+            names += [f"{path.name}:{name}" for name in variants[1].split(", ")] if variants else [path.name]
+    return names
 
 
 RECIPES = recipes()
@@ -45,7 +45,7 @@ def recipe(name: str) -> Config:
 
 
 def golden() -> str:
-    """Per recipe, what differs from the defaults, which are on record themselves."""
+    """The defaults, then the values of each recipe that differ from them."""
     sections = []
     for name in RECIPES:
         changed = {key: value for key, (_, value) in sorted(differences(recipe(name), Config()).items())}
@@ -54,8 +54,8 @@ def golden() -> str:
         sections.append("\n".join([name, *(f"  {key} = {value!r}" for key, value in changed.items())]))
     defaults = to_dict(Config())
     lines = [
-        f"  {room}.{key} = {value!r}"
-        for room, part in defaults.items()
+        f"  {name}.{key} = {value!r}"
+        for name, part in defaults.items()
         if isinstance(part, dict)
         for key, value in part.items()
     ]
@@ -63,18 +63,20 @@ def golden() -> str:
 
 
 def test_every_recipe_resolves_to_its_golden_values() -> None:
-    found = golden()
+    text = golden()
     if os.environ.get("BERTJAX_UPDATE_GOLDEN"):
-        GOLDEN.write_text(found)
-    assert found == GOLDEN.read_text(), "if the change is meant, run this with BERTJAX_UPDATE_GOLDEN=1 and look at it"
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text(), (
+        "if you meant this change, run this test with BERTJAX_UPDATE_GOLDEN=1 and review the diff"
+    )
 
 
 def test_byte_level_recipes_begin_texts_without_a_space() -> None:
-    """As the published vocabularies of their families, of RoBERTa, DeBERTa and ModernBERT."""
-    published = {name: made for name in RECIPES if (made := recipe(name)).data.vocab_size > 50_000}
-    of_bytes = {name: made for name, made in published.items() if made.data.tokenizer == "byte_bpe"}
-    assert len({made.model.family for made in of_bytes.values()}) > 3
-    assert [name for name, made in of_bytes.items() if made.data.prefix_space] == []
+    """Like the published vocabularies of RoBERTa, DeBERTa and ModernBERT."""
+    published = {name: config for name in RECIPES if (config := recipe(name)).data.vocab_size > 50_000}
+    byte_level = {name: config for name, config in published.items() if config.data.tokenizer == "byte_bpe"}
+    assert len({config.model.family for config in byte_level.values()}) > 3
+    assert [name for name, config in byte_level.items() if config.data.prefix_space] == []
 
 
 def test_recipes_of_the_paper_and_its_followers_exist() -> None:
@@ -97,7 +99,7 @@ def test_mbert_reads_the_wikipedias_of_104_languages() -> None:
     codes = [
         re.fullmatch(r"wikipedia:(\w+)wiki-latest-pages-articles\.xml\.bz2", source)[1] for source in cased.sources
     ]
-    # Simplified and traditional Chinese are two of the languages, and one Wikipedia.
+    # Simplified and traditional Chinese are two of the languages but share a Wikipedia.
     assert len(codes) == len({*codes}) == 104 - 1 and "zh" in codes
     assert {*cased.sources} - {*uncased.sources} == {
         source for source in cased.sources if source[10:12] in ("mn", "th")
@@ -111,10 +113,10 @@ def test_mbert_reads_the_wikipedias_of_104_languages() -> None:
 
 
 def test_domain_models_have_the_published_sizes() -> None:
-    """Parameters of transformers' BertForPreTraining of these sizes."""
-    for variant, wanted in (("legal", 110_106_428), ("legal-small", 35_363_644), ("biobert-1.1", 108_932_934)):
+    """Compare with the parameters of transformers' BertForPreTraining in these sizes."""
+    for variant, count in (("legal", 110_106_428), ("legal-small", 35_363_644), ("biobert-1.1", 108_932_934)):
         net = replace(recipe(f"domain.py:{variant}").model, vocab_pad_multiple=1)
-        assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(abstract_network(net)[1])) == wanted
+        assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(abstract_network(net)[1])) == count
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -129,24 +131,24 @@ def test_recipe_is_valid_and_survives_a_round_trip(name: str) -> None:
 
 
 def costs() -> dict[str, float]:
-    """The FLOPs that a recipe's docstring says first, which are of its first variant."""
-    found = {}
+    """The first FLOPs in each recipe's docstring, which belong to its first variant."""
+    costs_by_name = {}
     for path in sorted((REPOSITORY / "configs").glob("*.py")):
         text = path.read_text().partition("\nCommand:")[0]
-        if said := re.search(r"^Cost:.*?([\d.]+e\d+) FLOP(?! a token|/)", text, re.M | re.S):
-            found[next(name for name in RECIPES if name.partition(":")[0] == path.name)] = float(said[1])
-    return found
+        if flops := re.search(r"^Cost:.*?([\d.]+e\d+) FLOP(?! a token|/)", text, re.M | re.S):
+            costs_by_name[next(name for name in RECIPES if name.partition(":")[0] == path.name)] = float(flops[1])
+    return costs_by_name
 
 
-@pytest.mark.parametrize(("name", "said"), costs().items())
-def test_recipe_cost_equals_the_flops_of_its_steps(name: str, said: float) -> None:
+@pytest.mark.parametrize(("name", "flops"), costs().items())
+def test_recipe_cost_equals_the_flops_of_its_steps(name: str, flops: float) -> None:
     config = recipe(name)
     config = replace(config, model=replace(config.model, vocab_size=vocabulary_size(config.data)[0]))
-    teacher, taken = assumed_teacher(config), 0.0
+    teacher, total = assumed_teacher(config), 0.0
     for stage in make_stages(config):
         tokens = stage.training.global_batch_size * stage.data.sequence_length
-        taken += (stage.stop - stage.start) * tokens * flops_of_stage(config, stage, teacher)
-    assert said == pytest.approx(taken, rel=0.05)
+        total += (stage.stop - stage.start) * tokens * flops_of_stage(config, stage, teacher)
+    assert flops == pytest.approx(total, rel=0.05)
 
 
 # Three structurally different networks; the other recipes are `long`.
@@ -161,7 +163,7 @@ def test_every_recipe_lowers_for_an_abstract_mesh(name: str) -> None:
     stages = make_stages(config)
     at_once = [replace(stage, training=replace(stage.training, grad_accum_steps=1)) for stage in stages]
     mesh = make_abstract_mesh(config.mesh, min(16, *(stage.training.global_batch_size for stage in stages)))
-    # Of more than two the first and the last: those between grow the batch, and are no other program.
+    # Of several stages, the first and the last: those between only grow the batch.
     for number in dict.fromkeys((0, len(stages) - 1)):
         stage = at_once[number]
         lowered = lower_train_step(config, stage, mesh, "tpu")

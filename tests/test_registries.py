@@ -1,4 +1,4 @@
-"""What is added by adding a file is known by its name in that file and in its registry, and nowhere else."""
+"""Members of a registry are named only in their own file and in the registry."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
-_HALVES = ("bertjax/training/objectives", "bertjax/input/targets")  # of an objective: both know its name
+_HALVES = ("bertjax/training/objectives", "bertjax/input/targets")  # the two halves of an objective, which may name it
 
-# Registry -> where its members' own files are: there, a member may speak of itself.
+# Registry -> folders of its members' own files, where a member may use its name.
 REGISTRIES = {
     "bertjax.families.registry:FAMILIES": ("bertjax/families",),
     "bertjax.training.objectives.registry:OBJECTIVES": _HALVES,
@@ -27,10 +27,10 @@ REGISTRIES = {
     "bertjax.convert.formats:FORMATS": ("bertjax/convert",),
 }
 
-Nodes = list[ast.AST]  # of a file, those that a rule may look at
+Nodes = list[ast.AST]  # the nodes of a file that a rule may examine
 Strings = list[tuple[int, str]]  # line, string
 
-LOOKED_AT = (
+NODE_TYPES = (
     *(ast.Compare, ast.MatchValue, ast.Subscript, ast.Call),
     *(ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda),
 )
@@ -42,37 +42,37 @@ def members(registry: str) -> set[str]:
 
 
 def strings_among(lines: list[tuple[int, ast.AST | None]]) -> Strings:
-    found = [(line, node.value) for line, node in lines if isinstance(node, ast.Constant)]
-    return [(line, value) for line, value in found if isinstance(value, str)]
+    constants = [(line, node.value) for line, node in lines if isinstance(node, ast.Constant)]
+    return [(line, value) for line, value in constants if isinstance(value, str)]
 
 
 def compared_strings(nodes: Nodes, names: set[str], registry: str) -> Strings:
-    """Every string that something is compared with, or is looked for in, or that a `match` has as a case."""
-    found: list[tuple[int, ast.AST | None]] = []
+    """Every string in a comparison, in a container of a membership test, or in a case of a `match`."""
+    nodes_with_lines: list[tuple[int, ast.AST | None]] = []
     for node in nodes:
         if isinstance(node, ast.Compare):
             for part in [node.left, *node.comparators]:
                 strings = part.elts if isinstance(part, ast.Tuple | ast.List | ast.Set) else [part]
-                found += [(node.lineno, string) for string in strings]
+                nodes_with_lines += [(node.lineno, string) for string in strings]
         elif isinstance(node, ast.MatchValue):
-            found.append((node.lineno, node.value))
-    return strings_among(found)
+            nodes_with_lines.append((node.lineno, node.value))
+    return strings_among(nodes_with_lines)
 
 
 def looked_up_strings(nodes: Nodes, names: set[str], registry: str) -> Strings:
-    """Every string by which a registry is subscripted, or is asked with `get`.
+    """Every string that is a subscript of a registry, or an argument of one of its methods, such as `get`.
 
-    Another mapping may have a key of the same name: a batch has tokens, and a record of JSON has a text.
+    Other mappings may have a key of the same name: a batch has tokens, and a JSON record has a text.
     """
-    found: list[tuple[int, ast.AST | None]] = []
+    nodes_with_lines: list[tuple[int, ast.AST | None]] = []
     for node in nodes:
         if isinstance(node, ast.Subscript) and _is_named(node.value, registry):
-            found.append((node.lineno, node.slice))
+            nodes_with_lines.append((node.lineno, node.slice))
         elif (
             isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _is_named(node.func.value, registry)
         ):
-            found += [(node.lineno, argument) for argument in node.args]
-    return strings_among(found)
+            nodes_with_lines += [(node.lineno, argument) for argument in node.args]
+    return strings_among(nodes_with_lines)
 
 
 def _is_named(node: ast.AST, registry: str) -> bool:
@@ -82,11 +82,11 @@ def _is_named(node: ast.AST, registry: str) -> bool:
 
 
 def tabled_strings(nodes: Nodes, names: set[str], registry: str) -> Strings:
-    """The keys of every table of the members: a constant of a module or class, or an argument's default.
+    """The keys of every table of members: a constant of a module or class, or the default of an argument.
 
-    A table that has one key which is no member is about something else: columns, units of masking.
+    A table with a key that is not a member is about something else: columns, units of masking.
     """
-    found: Strings = []
+    strings: Strings = []
     for node in nodes:
         tables = []
         if isinstance(node, ast.Module | ast.ClassDef):
@@ -96,12 +96,12 @@ def tabled_strings(nodes: Nodes, names: set[str], registry: str) -> Strings:
         for table in tables:
             keys = _keys(table)
             if keys and {key for _, key in keys} <= names:
-                found += keys
-    return found
+                strings += keys
+    return strings
 
 
 def _keys(table: ast.AST | None) -> Strings:
-    """The keys of a display of a dict or of `dict(...)`; none where one of them is no string."""
+    """The keys of a dict literal or of `dict(...)`; none if one of them is not a string."""
     if isinstance(table, ast.Dict):
         keys = strings_among([(table.lineno, key) for key in table.keys])
         return keys if len(keys) == len(table.keys) else []
@@ -113,15 +113,15 @@ def _keys(table: ast.AST | None) -> Strings:
 RULES: list[Callable[[Nodes, set[str], str], Strings]] = [compared_strings, looked_up_strings, tabled_strings]
 
 
-def nodes_of(text: str) -> Nodes:
-    return [node for node in ast.walk(ast.parse(text)) if isinstance(node, LOOKED_AT)]
+def relevant_nodes(text: str) -> Nodes:
+    return [node for node in ast.walk(ast.parse(text)) if isinstance(node, NODE_TYPES)]
 
 
 @functools.cache
 def package() -> dict[Path, Nodes]:
     """Every file of the package, for every rule."""
     paths = sorted((REPOSITORY / "bertjax").rglob("*.py"))
-    return {path: nodes_of(path.read_text(encoding="utf-8")) for path in paths}
+    return {path: relevant_nodes(path.read_text(encoding="utf-8")) for path in paths}
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
@@ -138,7 +138,7 @@ def test_member_names_are_used_only_in_their_own_files(registry, rule):
     assert not complaints, "\n" + "\n".join(complaints)
 
 
-SHOWN = {
+EXAMPLES = {
     compared_strings: (
         'x == "a"\nif y in ("b", "c"): pass\nmatch z:\n    case "d": pass\nf("e")\nw = {"g": 1}\n"h" in x.heads\n',
         [(1, "a"), (2, "b"), (2, "c"), (4, "d"), (7, "h")],
@@ -157,5 +157,5 @@ SHOWN = {
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_rule_lists_the_strings_of_a_text(rule):
-    text, found = SHOWN[rule]
-    assert sorted(rule(nodes_of(text), set("abcdefgh"), "R")) == found
+    text, expected = EXAMPLES[rule]
+    assert sorted(rule(relevant_nodes(text), set("abcdefgh"), "R")) == expected

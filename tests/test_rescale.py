@@ -1,4 +1,4 @@
-"""Recipes at other numbers of steps: shares are kept, what the user set stays, and every result is a valid run."""
+"""Recipes at other numbers of steps keep their shares and the user's values, and remain valid."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_longer_run_reports_and_saves_as_often() -> None:
 
 
 def test_short_run_is_not_dominated_by_evaluations() -> None:
-    """Of 30 steps a share of 1/1000 would evaluate 8,192 rows after every second step of 32 rows."""
+    """In 30 steps, the same share would evaluate 8,192 rows after every second step of 32 rows."""
     config = rescale(recipe("bert_mini.py"), 30)
     assert config.training.eval_every == config.training.checkpoint_every == 8_192 // 32
     assert config.optimizer.warmup_steps == 1
@@ -101,7 +101,7 @@ def test_rescale_keeps_the_users_values() -> None:
 
 
 def test_rescale_keeps_the_users_stages() -> None:
-    """As `bertjax.recipe("bert_base", {"stages": ..., "training.steps": 800})` gives them, in Python."""
+    """As set in Python by `bertjax.recipe("bert_base", {"stages": ..., "training.steps": 800})`."""
     config = Config(training=TrainingConfig(steps=8_000), stages=(StageConfig(start=700, sequence_length=64),))
     assert rescale(config, 800, {"stages"}).stages == config.stages
     assert rescale(config, 800).stages[0].start == 70
@@ -122,7 +122,7 @@ def test_every_recipe_is_valid_at_every_length(name: str) -> None:
 
 
 def test_stages_stay_a_step_apart_in_a_short_run() -> None:
-    """Stages that would fall together stay a step apart; where there is no room for all the recipe is refused."""
+    """Stages that would coincide stay a step apart; with too few steps for all stages, the recipe is refused."""
     stages = tuple(StageConfig(start=start, learning_rate=1e-4, warmup_steps=3) for start in (90, 91, 99))
     config = Config(optimizer=OptimizerConfig(warmup_steps=10), training=TrainingConfig(steps=100), stages=stages)
     assert [stage.start for stage in rescale(config, 4).stages] == [1, 2, 3]

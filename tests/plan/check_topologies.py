@@ -1,6 +1,6 @@
-"""Plans of the large recipes for real topologies, in full: half an hour on two cores. Needs libtpu, and no TPU.
+"""Plan the large recipes for real topologies in full: half an hour on two cores. Needs libtpu but no TPU.
 
-python tests/plan/check_topologies.py FIGURES.tsv [CASE...]      appends a line per stage as it goes; CASE: a number
+python tests/plan/check_topologies.py FIGURES.tsv [CASE...]      appends a line for each stage; CASE: a number
 
 Exits with 1 if a stage does not fit with any number of microbatches.
 """
@@ -49,7 +49,7 @@ CASES = [
 
 
 def figures(number: int) -> Iterator[tuple]:
-    """A line per stage; of a stage that does not fit another with the fewest microbatches that do."""
+    """Yield a line for each stage; one that does not fit gets further lines with more microbatches until it does."""
     from bertjax.plan.compiling import Program
     from bertjax.plan.estimates import StagePlan, make_plan, mesh_on, plan_stage
 

@@ -1,8 +1,8 @@
-"""A process of its own that trains for some steps on one CPU device, beside what a plan says of memory and time.
+"""Train for some steps on one CPU device in a separate process, and compare memory and time with the plan.
 
-python run_beside_plan.py RECIPE STEPS      prints two numbers of bytes, what the plan says and the growth of the peak,
-                                        and by how much they differ; then the least time of a step by the plan, the
-                                        median that steps took, and how many times the least that is
+python run_beside_plan.py RECIPE STEPS      prints two numbers of bytes, the plan's and the growth of the peak, and
+                                        their difference; then the least time of a step by the plan, the measured
+                                        median, and their ratio
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def status(key: str) -> int:
 
 def main() -> None:
     config, steps = load_recipe(sys.argv[1]), int(sys.argv[2])
-    keep_freed_memory()  # as every run does
+    keep_freed_memory()  # like every run
     (stage,) = make_stages(config)
     mesh = make_mesh(config.mesh)
     (plan,) = make_plan(config, open_topology(LOCAL), say=print).stages
@@ -47,14 +47,14 @@ def main() -> None:
         name: np.ones(shape, dtype) if "weights" in name or name == "sequence_ids" else np.zeros(shape, dtype)
         for name, (shape, dtype) in batch_spec(stage.data, rows).items()
     }
-    # The peak counts from here: what compiling took is no part of it, and no step may live in what it left.
+    # The peak counts from here: compilation is not part of it, and steps must not reuse the memory that it freed.
     ctypes.CDLL("libc.so.6").malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
     before = status("VmRSS")
     with jax.set_mesh(mesh):
         state = init_state(blueprint_on(config, mesh), config.model, make_optimizer(config.optimizer), 0)
         jax.block_until_ready(state)
-        figures = StepMetrics(1.0, 0.0)  # which decides, as in a run, how far the host runs ahead
+        figures = StepMetrics(1.0, 0.0)  # limits, as in a run, how far the host runs ahead
         figures.begin(1.0)
         temporaries = Temporaries()
         for _ in range(steps):
@@ -71,10 +71,8 @@ def main() -> None:
             start = time.perf_counter()
             state, metrics = jax.block_until_ready(step(state, rate, to_global(mesh, batch)))
             seconds.append(time.perf_counter() - start)
-    least, taken = plan.bound.overlapped, statistics.median(seconds)
-    print(
-        f"a step takes at least {1e3 * least:.1f} ms by the plan and took {1e3 * taken:.1f}: {taken / least:.2f} times"
-    )
+    least, median = 1e3 * plan.bound.overlapped, 1e3 * statistics.median(seconds)
+    print(f"a step takes at least {least:.1f} ms by the plan and took {median:.1f}: {median / least:.2f} times")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A step that does not fit: what is proposed has been compiled, fits, and is written as the command line takes it."""
+"""Advice for a step that does not fit: it is compiled, fits, and is given as command-line flags."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ RECIPE = Config(
     data=DataConfig(sequence_length=128, max_predictions=8),
     optimizer=OptimizerConfig(warmup_steps=2),
     training=TrainingConfig(steps=100, global_batch_size=64, grad_accum_steps=1),
-    mesh=MeshConfig(data=2),  # so that another width of fsdp needs another word on data
+    mesh=MeshConfig(data=2),  # so that another size of fsdp requires another size of data
 )
 
 
 def silent(line: str) -> None:
-    """Compilations are announced to nobody."""
+    """Print nothing about compilations."""
 
 
 @pytest.fixture(scope="module")
 def too_large() -> Plan:
-    """A plan for two CPU devices that are said to have seven tenths of the memory that it takes."""
+    """A plan for two CPU devices with seven tenths of the memory that it needs."""
     topology = replace(open_topology("local"), devices=tuple(jax.devices()[:2]), slices=(0, 0))
     whole = make_plan(RECIPE, topology, say=silent)
-    assert whole.fits, "where no limit is known, everything fits"
+    assert whole.fits, "without a known limit, everything fits"
     capacity = 0.7 * whole.stages[0].needed
     stages = (replace(whole.stages[0], capacity=capacity),)
     return replace(whole, topology=replace(topology, capacity=capacity), stages=stages)
@@ -80,23 +80,23 @@ def test_advice_makes_a_plan_fit(too_large: Plan) -> None:
         assert make_mesh(changed.mesh, jax.devices()[:2]) == remedy.planned.mesh
 
 
-@pytest.mark.long  # the suite has the order of what is tried, in tests/run/test_memory_fit.py
+@pytest.mark.long  # the suite has the order of the tries, in tests/run/test_memory_fit.py
 def test_auto_fits_where_one_microbatch_does_not(too_large: Plan) -> None:
     """By recomputation, since two microbatches would leave a device less than 4,096 tokens at a time."""
-    said: list[str] = []
+    messages: list[str] = []
     auto = replace(RECIPE, training=replace(RECIPE.training, grad_accum_steps="auto"))
     roomy = replace(too_large.topology, capacity=too_large.topology.capacity / USABLE["cpu"])
-    plan = make_plan(auto, roomy, say=said.append)
+    plan = make_plan(auto, roomy, say=messages.append)
     assert plan.fits and plan.config.training.grad_accum_steps == 1 and plan.config.execution.remat != "none"
     assert plan.stages[0].needed <= USABLE["cpu"] * roomy.capacity
     assert "gradient accumulation steps (auto): 1 with execution.remat" in Answer(plan, None, None, "").text
-    assert len(said) == len({*said}), "no step is compiled twice"
+    assert len(messages) == len({*messages}), "no step is compiled twice"
 
 
 def test_search_starts_from_the_current_settings(too_large: Plan) -> None:
     (stage,) = too_large.stages
-    asked, *others = _starts(too_large, stage)
-    assert flags_for(too_large, stage, asked) == ""
+    current, *others = _starts(too_large, stage)
+    assert flags_for(too_large, stage, current) == ""
     assert len(others) == 3
     for change in others:
         flags = flags_for(too_large, stage, change)
@@ -167,16 +167,16 @@ def test_meshes_divide_every_network(recipe: str, widest: int) -> None:
 
 
 def test_too_few_rows_are_reported_before_compiling() -> None:
-    said: list[str] = []
+    messages: list[str] = []
     stages = (StageConfig(start=50, grad_accum_steps=48, global_batch_size=96),)
     later = replace(RECIPE, mesh=MeshConfig(), stages=stages)
     four = replace(open_topology("local"), devices=tuple(jax.devices()[:4]), slices=(0,) * 4)
     with pytest.raises(ValueError, match=r"stage 2: .* or at most 24 microbatches: --stages.0.grad-accum-steps 24"):
-        make_plan(later, four, say=said.append)
-    assert not said
-    adapted = _with_rows_for_all(make_stages(later)[1], mesh_on(later, four), said.append)
+        make_plan(later, four, say=messages.append)
+    assert not messages
+    adapted = _with_rows_for_all(make_stages(later)[1], mesh_on(later, four), messages.append)
     assert adapted.training.grad_accum_steps == 24
-    assert said[0] == "stage 2: 48 microbatches cannot be shared evenly by 4 shards; starting from 24"
+    assert messages[0] == "stage 2: 48 microbatches cannot be shared evenly by 4 shards; starting from 24"
 
 
 @pytest.mark.parametrize("attention", ["mosaic", pytest.param("cudnn", marks=pytest.mark.long)])
@@ -194,7 +194,7 @@ def test_bound_counts_every_block_of_long_rows() -> None:
     data = DataConfig(sequence_length=4 * WHOLE_ROWS, max_predictions=8)
     training = replace(RECIPE.training, global_batch_size=2)
     config = replace(RECIPE, model=model, data=data, training=training)
-    chip = replace(CHIPS["h100"], memory_bandwidth=1e30)  # so that nothing but arithmetic takes time
+    chip = replace(CHIPS["h100"], memory_bandwidth=1e30)  # so that only arithmetic takes time
     topology = replace(open_topology("local"), devices=tuple(jax.devices()[:2]), slices=(0, 0), chip=chip)
     (stage,) = make_plan(config, topology, say=silent).stages
     assert stage.counted_flops < stage.flops / 2
@@ -219,5 +219,5 @@ def test_plan_that_does_not_fit_exits_with_code_3(
     recipe.write_text("from bertjax.config import Config\n\ndef config():\n    return Config()\n")
     monkeypatch.setattr(answer, "answer", lambda *_: answer.Answer(too_large, None, None, "vocabulary of 300 entries"))
     assert main(["plan", str(recipe), "--topology", "local"]) == 3
-    shown = capsys.readouterr().out
-    assert "does not fit" in shown and "vocabulary of 300 entries" in shown
+    output = capsys.readouterr().out
+    assert "does not fit" in output and "vocabulary of 300 entries" in output

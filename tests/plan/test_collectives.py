@@ -1,6 +1,6 @@
-"""What the devices send each other in the compiled train step, on every kind of mesh: that, once, and nothing else.
+"""The collectives of the compiled train step on every kind of mesh: each expected one once, and no others.
 
-Programs compiled for eight fake CPU devices; `test_tpu.py` looks at one that is compiled for a TPU.
+The programs are compiled for eight fake CPU devices; `test_tpu.py` has one that is compiled for a TPU.
 """
 
 from __future__ import annotations
@@ -44,35 +44,35 @@ def recipe(mesh: MeshConfig, microbatches: int) -> Config:
 
 @dataclass(frozen=True)
 class Step:
-    """A compiled step: what is sent, and bytes of the parameters that fsdp splits and of the rest, per tensor shard."""
+    """The collectives of a compiled step, and the bytes of parameters per tensor shard, split over fsdp or whole."""
 
     sent: list[Collective]
     split: int
     whole: int
 
     def large(self, kind: str, *axes: str) -> int:
-        """Bytes of what is sent by this kind of exchange along exactly these axes, each once a step."""
-        found = [one for one in self.sent if (one.kind, one.axes) == (kind, axes) and one.payload > SMALL]
-        assert all(one.times == 1 for one in found), f"more than once a step: {found}"
-        return sum(one.payload for one in found)
+        """Total bytes of the large collectives of this kind along exactly these axes; each must run once a step."""
+        matches = [one for one in self.sent if (one.kind, one.axes) == (kind, axes) and one.payload > SMALL]
+        assert all(one.times == 1 for one in matches), f"more than once a step: {matches}"
+        return sum(one.payload for one in matches)
 
     def kinds(self) -> set[tuple[str, tuple[str, ...]]]:
-        """Every kind of exchange, and its axes, that sends more than metrics."""
+        """The kind and the axes of every collective that is larger than metrics."""
         return {(one.kind, one.axes) for one in self.sent if one.payload > SMALL}
 
 
 def compiled(mesh: MeshConfig, microbatches: int) -> Step:
     config = recipe(mesh, microbatches)
-    made = make_mesh(mesh)
-    program = compile_stage(config, make_stages(config)[0], made, "cpu")
+    device_mesh = make_mesh(mesh)
+    program = compile_stage(config, make_stages(config)[0], device_mesh, "cpu")
     sizes = {True: 0, False: 0}
-    blueprint = blueprint_on(config, made)
+    blueprint = blueprint_on(config, device_mesh)
     names = jax.tree.leaves(blueprint.logical_axes, is_leaf=is_names)
     for leaf, logical in zip(jax.tree.leaves(blueprint.state.params), names, strict=True):
         axes = tuple(spec(logical))
-        shard = math.prod(leaf.shape) * FLOAT // (made.shape["tensor"] if "tensor" in axes else 1)
-        sizes["fsdp" in axes and made.shape["fsdp"] > 1] += shard
-    return Step(find_collectives(program.module, made, (0,) * 8), sizes[True], sizes[False])
+        shard = math.prod(leaf.shape) * FLOAT // (device_mesh.shape["tensor"] if "tensor" in axes else 1)
+        sizes["fsdp" in axes and device_mesh.shape["fsdp"] > 1] += shard
+    return Step(find_collectives(program.module, device_mesh, (0,) * 8), sizes[True], sizes[False])
 
 
 def test_permutation_sends_the_whole_array() -> None:
@@ -84,8 +84,8 @@ def test_permutation_sends_the_whole_array() -> None:
         out_specs=PartitionSpec("data"),
     )
     text = jax.jit(rotated).lower(jax.ShapeDtypeStruct((8, 1024), jax.numpy.float32)).compile().as_text()
-    (found,) = find_collectives(parse(text), mesh, (0,) * 8)
-    assert (found.kind, found.payload, found.moved) == ("collective-permute", 4096, 4096)
+    (permutation,) = find_collectives(parse(text), mesh, (0,) * 8)
+    assert (permutation.kind, permutation.payload, permutation.moved) == ("collective-permute", 4096, 4096)
 
 
 @pytest.mark.parametrize("microbatches", [pytest.param(1, marks=pytest.mark.long), 4])
@@ -107,7 +107,7 @@ def test_fsdp_gathers_weights_and_scatters_gradients_only(mesh: MeshConfig) -> N
     assert step.large("reduce-scatter", "fsdp") == step.split
     assert step.whole <= step.large("all-reduce", *every) <= step.whole + METRICS
     allowed = {("all-gather", ("fsdp",)), ("reduce-scatter", ("fsdp",)), ("all-reduce", every)}
-    if mesh.data > 1:  # what each device has of the scattered gradients is summed over data
+    if mesh.data > 1:  # the scattered gradients of each device are summed over data
         shards = step.split // mesh.fsdp
         assert shards <= step.large("all-reduce", "data") <= shards + METRICS
         allowed.add(("all-reduce", ("data",)))
@@ -122,7 +122,7 @@ def test_fsdp_gathers_weights_and_scatters_gradients_only(mesh: MeshConfig) -> N
     ],
 )
 def test_tensor_axis_sends_activations_only(mesh: MeshConfig) -> None:
-    """Along `tensor` go sums of activations: behind attention and feed-forward layer, at both ends of the table."""
+    """Only activations are summed along `tensor`: after attention and MLP, and for the word table's two uses."""
     step = compiled(mesh, 4)
     activation = ROWS // 4 // (mesh.data * mesh.fsdp) * LENGTH * HIDDEN * FLOAT
     along_tensor = [one for one in step.sent if "tensor" in one.axes and one.payload > SMALL]
@@ -132,7 +132,7 @@ def test_tensor_axis_sends_activations_only(mesh: MeshConfig) -> None:
     if mesh.fsdp == 1:
         assert not others
         return
-    # Each tensor shard of the weights is gathered, and of the gradients scattered, by itself.
+    # Each tensor shard gathers its weights and scatters its gradients separately.
     assert step.large("all-gather", "fsdp") == step.split
     assert step.large("reduce-scatter", "fsdp") == step.split
     assert step.split // mesh.fsdp <= step.large("all-reduce", "data") <= step.split // mesh.fsdp + METRICS

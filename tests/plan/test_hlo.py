@@ -1,4 +1,4 @@
-"""The text of a compiled program: loops, fusions, and every way in which it names groups of devices."""
+"""Parse the text of compiled programs: loops, fusions, and every notation of device groups."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from bertjax.plan.roofline import memory_traffic
 ROUNDS = 5
 
 
-def mesh_of(*shape: int) -> Mesh:
+def make_test_mesh(*shape: int) -> Mesh:
     devices = np.array(jax.devices()[:8]).reshape(shape)
     return Mesh(devices, ("data", "fsdp", "tensor")[: len(shape)], axis_types=(AxisType.Auto,) * len(shape))
 
 
 def program(attributes: str, *, fusion: str = "") -> str:
-    """A program of one all-reduce of 128 floats, in a loop of three rounds as a TPU's compiler writes it."""
+    """A program with an all-reduce of 128 floats in a loop of three rounds, as written by the TPU compiler."""
     return f"""HloModule m
 
 %body (p: (s32[], f32[128])) -> (s32[], f32[128]) {{
@@ -60,21 +60,21 @@ ENTRY %main (a: (s32[], f32[128])) -> (s32[], f32[128]) {{
     ],
 )
 def test_groups_are_read_in_every_notation(groups: str, first: tuple[int, ...], axes: tuple[str, ...]) -> None:
-    (found,) = find_collectives(parse(program(groups)), mesh_of(2, 2, 2), (0,) * 4 + (1,) * 4)
-    assert (found.group, found.axes, found.times, found.payload) == (first, axes, 3, 512)
-    assert found.slices == (2 if 4 in first else 1)
+    (collective,) = find_collectives(parse(program(groups)), make_test_mesh(2, 2, 2), (0,) * 4 + (1,) * 4)
+    assert (collective.group, collective.axes, collective.times, collective.payload) == (first, axes, 3, 512)
+    assert collective.slices == (2 if 4 in first else 1)
 
 
 def test_unknown_group_notation_is_refused() -> None:
     with pytest.raises(ValueError, match="names the devices of r in an unknown format"):
-        find_collectives(parse(program("replica_groups=[[spiral]]")), mesh_of(8), (0,) * 8)
+        find_collectives(parse(program("replica_groups=[[spiral]]")), make_test_mesh(8), (0,) * 8)
 
 
 def test_continued_gather_is_counted_once() -> None:
     attributes = 'replica_groups={}, frontend_attributes={chain_id="2"}'
     begins = '\n  %c = s32[2]{0:S(4)} custom-call(%r), custom_call_target="AsyncCollectiveStart"'
-    assert not find_collectives(parse(program(attributes)), mesh_of(8), (0,) * 8)
-    assert len(find_collectives(parse(program(attributes, fusion=begins)), mesh_of(8), (0,) * 8)) == 1
+    assert not find_collectives(parse(program(attributes)), make_test_mesh(8), (0,) * 8)
+    assert len(find_collectives(parse(program(attributes, fusion=begins)), make_test_mesh(8), (0,) * 8)) == 1
 
 
 def test_transfers_between_slices_are_listed() -> None:
@@ -83,7 +83,7 @@ def test_transfers_between_slices_are_listed() -> None:
         'frontend_attributes={_xla_megascale_transfer_type="ALL_REDUCE"}'
     )
     module = parse(program("replica_groups={{0,1},{2,3},{4,5},{6,7}}", fusion=send))
-    _, between = find_collectives(module, mesh_of(2, 2, 2), (0,) * 4 + (1,) * 4)
+    _, between = find_collectives(module, make_test_mesh(2, 2, 2), (0,) * 4 + (1,) * 4)
     assert (between.kind, between.payload, between.times, between.slices) == ("all-reduce", 2048, 3, 2)
     assert between.axes == ("data",)
 
@@ -109,20 +109,20 @@ ENTRY %main (a: f32[128]) -> f32[128] {
 }
 """
     module = parse(text)
-    (found,) = find_collectives(module, mesh_of(8), (0,) * 8)
-    assert (found.kind, found.payload, found.times) == ("all-reduce", 512, 1)
+    (collective,) = find_collectives(module, make_test_mesh(8), (0,) * 8)
+    assert (collective.kind, collective.payload, collective.times) == ("all-reduce", 512, 1)
     assert memory_traffic(module) == 512 + 512
 
 
 @pytest.mark.parametrize(
-    ("made", "read"),
+    ("instruction", "read"),
     [
         ("%m = f32[4,128]{1,0:T(4,128)} fusion(%p), kind=kLoop, calls=%relayout", 512),
         ("%m = f32[4,128]{1,0:T(4,128)} fusion(%p), kind=kLoop, calls=%doubled", 4 * 512),
         ("%m = f32[4,128]{1,0} copy(%p)", 512),
     ],
 )
-def test_fusion_that_slices_a_copy_reads_the_slice(made: str, read: int) -> None:
+def test_fusion_that_slices_a_copy_reads_the_slice(instruction: str, read: int) -> None:
     text = f"""HloModule m
 
 %relayout (q: f32[4,128]) -> f32[4,128] {{
@@ -138,7 +138,7 @@ def test_fusion_that_slices_a_copy_reads_the_slice(made: str, read: int) -> None
 %inside (p: f32[4,128], n: s32[]) -> f32[128] {{
   %p = f32[4,128]{{1,0:T(8,128)}} parameter(0)
   %n = s32[]{{:T(128)S(6)}} parameter(1)
-  {made}
+  {instruction}
   %s = f32[1,128]{{1,0:T(4,128)}} dynamic-slice(%m, %n, %n), dynamic_slice_sizes={{1,128}}
   ROOT %b = f32[128]{{0:T(128)}} bitcast(%s)
 }}
@@ -175,7 +175,7 @@ ENTRY %main (a: f32[2,64]) -> f32[] {
 
 
 def test_collective_in_a_loop_counts_every_iteration() -> None:
-    mesh = mesh_of(4, 2)
+    mesh = make_test_mesh(4, 2)
 
     def body(x):
         gathered = jax.lax.all_gather(x, "fsdp", tiled=True)
@@ -186,8 +186,8 @@ def test_collective_in_a_loop_counts_every_iteration() -> None:
         jax.shard_map(body, mesh=mesh, in_specs=P(("data", "fsdp")), out_specs=P("data"), check_vma=False)
     )
     module = parse(function.lower(jax.ShapeDtypeStruct((64, 16), jnp.float32)).compile().as_text())
-    found = {one.kind: one for one in find_collectives(module, mesh, (0,) * 8)}
-    assert (found["all-gather"].axes, found["all-gather"].times) == (("fsdp",), 1)
-    assert found["all-gather"].payload == 16 * 16 * 4
-    assert (found["all-reduce"].axes, found["all-reduce"].times) == (("data",), ROUNDS)
-    assert found["all-reduce"].payload == 16 * 16 * 4
+    collectives = {one.kind: one for one in find_collectives(module, mesh, (0,) * 8)}
+    assert (collectives["all-gather"].axes, collectives["all-gather"].times) == (("fsdp",), 1)
+    assert collectives["all-gather"].payload == 16 * 16 * 4
+    assert (collectives["all-reduce"].axes, collectives["all-reduce"].times) == (("data",), ROUNDS)
+    assert collectives["all-reduce"].payload == 16 * 16 * 4

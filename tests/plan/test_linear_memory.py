@@ -1,4 +1,4 @@
-"""The memory of a whole train step grows with the length of rows, and not with its square."""
+"""The memory of a whole train step is linear in the length of rows, not quadratic."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from bertjax.plan.compiling import compile_stage
 from bertjax.training.stages import make_stages
 
 LENGTHS = (4_096, 8_192)
-# Narrow heads and many of them: scores outweigh everything else in a step that keeps them.
+# Many narrow heads, so that scores outweigh everything else in a step that stores them.
 NARROW = {"vocab_size": 512, "hidden_size": 64, "num_attention_heads": 8, "intermediate_size": 64}
 
 
@@ -33,7 +33,7 @@ def activations(recipe: str, length: int) -> int:
 
 
 def growth(recipe: str) -> float:
-    """What twice the length multiplies it by."""
+    """The factor by which activations grow when the length doubles."""
     short, long = (activations(recipe, length) for length in LENGTHS)
     return long / short
 
@@ -50,4 +50,4 @@ def test_step_memory_is_linear_in_the_length(recipe):
 
 def test_whole_row_scores_are_quadratic_in_the_length(monkeypatch):
     monkeypatch.setattr(backends, "WHOLE_ROWS", max(LENGTHS))
-    assert growth("bert_base") > 3, "this test would see no square"
+    assert growth("bert_base") > 3, "this test would not notice quadratic growth"

@@ -1,4 +1,4 @@
-"""The page of all plans: its rows, and that no plan that was made is missing from it."""
+"""The page of all plans: its rows, and that it lists every plan."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def test_row_formats_a_plan(table: ModuleType, change: dict[str, object], price:
 
 
 def test_page_lists_every_plan(table: ModuleType, tmp_path: Path) -> None:
-    made = [("tinybert", "v5e:4x4"), ("bert_base", "v5e:4x4"), ("quickstart", "h100:8")]
-    page = table.page({table._key(*one): PLAN for one in made}, {"v5e:4x4": 1.2})
+    keys = [("tinybert", "v5e:4x4"), ("bert_base", "v5e:4x4"), ("quickstart", "h100:8")]
+    page = table.page({table._key(*one): PLAN for one in keys}, {"v5e:4x4": 1.2})
     assert [line for line in page.splitlines() if line.startswith("## ")] == [
         "## 16 TPU v5e: `v5e:4x4` at 1.2 a chip-hour",
         "## 8 H100: `h100:8`",
@@ -78,15 +78,15 @@ def test_page_names_plans_of_other_versions(table: ModuleType) -> None:
     newer = PLAN | {"commit": "abcdef0"}
     page = table.page({table._key(name, "v5e:4x4"): PLAN for name in ("tinybert", "bert_base")}, {})
     assert "With jax 0.10.2 at commit 0123456." in page
-    found = {"tinybert": PLAN, "bert_base": newer, "bert_large": PLAN}
-    assert table.versions(found) == "With jax 0.10.2 at commit 0123456; with jax 0.10.2 at commit abcdef0: bert_base."
+    plans = {"tinybert": PLAN, "bert_base": newer, "bert_large": PLAN}
+    assert table.versions(plans) == "With jax 0.10.2 at commit 0123456; with jax 0.10.2 at commit abcdef0: bert_base."
 
 
 def test_make_keeps_existing_plans(table: ModuleType, tmp_path: Path, monkeypatch) -> None:
-    plans, asked = tmp_path / "plans.json", []
+    plans, calls = tmp_path / "plans.json", []
 
     def run(words: list[str], **_: object) -> SimpleNamespace:
-        asked.append(words[-2:])
+        calls.append(words[-2:])
         failed = words[-2] == "bert_large"
         return SimpleNamespace(returncode=failed, stdout=f"a line\n{json.dumps(PLAN)}\n", stderr="no compiler\n")
 
@@ -94,7 +94,7 @@ def test_make_keeps_existing_plans(table: ModuleType, tmp_path: Path, monkeypatc
     assert table.make(["bert_base"], ["v5e:4x4"], plans, again=False) == []
     failed = table.make(["bert_base", "bert_large", "tinybert"], ["v5e:4x4"], plans, again=False)
     assert failed == ["bert_large on v5e:4x4: no compiler"]
-    assert asked == [[name, "v5e:4x4"] for name in ("bert_base", "bert_large", "tinybert")]
+    assert calls == [[name, "v5e:4x4"] for name in ("bert_base", "bert_large", "tinybert")]
     assert table.read_plans(plans) == {f"{name} on v5e:4x4": PLAN for name in ("bert_base", "tinybert")}
 
 

@@ -11,17 +11,15 @@ from bertjax.config import DataConfig
 from bertjax.plan.preparation import parse_tokens, preparation_table
 
 
-@pytest.mark.parametrize(
-    ("written", "tokens"), [("2T", 2 * 10**12), ("0.5G", 5 * 10**8), ("300B", 3 * 10**11), ("7", 7)]
-)
-def test_parse_tokens_accepts_suffixes(written: str, tokens: int) -> None:
-    assert parse_tokens(written) == tokens
+@pytest.mark.parametrize(("text", "tokens"), [("2T", 2 * 10**12), ("0.5G", 5 * 10**8), ("300B", 3 * 10**11), ("7", 7)])
+def test_parse_tokens_accepts_suffixes(text: str, tokens: int) -> None:
+    assert parse_tokens(text) == tokens
 
 
-@pytest.mark.parametrize("written", ["", "T", "two", "-1G", "nan", "infT"])
-def test_parse_tokens_refuses_other_text(written: str) -> None:
-    with pytest.raises(ValueError, match=f"--tokens {written}: write a number of tokens, as in 300G or 2T"):
-        parse_tokens(written)
+@pytest.mark.parametrize("text", ["", "T", "two", "-1G", "nan", "infT"])
+def test_parse_tokens_refuses_other_text(text: str) -> None:
+    with pytest.raises(ValueError, match=f"--tokens {text}: write a number of tokens, as in 300G or 2T"):
+        parse_tokens(text)
 
 
 def test_preparation_table_of_two_trillion_tokens() -> None:
@@ -43,8 +41,8 @@ def test_preparation_plan_counts_source_files(tmp_path: Path, capsys: pytest.Cap
         (tmp_path / f"{number}.txt").write_text("text")
     sources = ("--data.sources", f"text:{tmp_path}/*.txt")
     assert main(["plan", "bert_mini", "--tokens", "300G", "--hosts", "4", "--cores", "16", *sources]) == 0
-    shown = capsys.readouterr().out
-    assert "time on 4 x 16 cores" in shown and "3 files, 0 of them Parquet" in shown
+    output = capsys.readouterr().out
+    assert "time on 4 x 16 cores" in output and "3 files, 0 of them Parquet" in output
 
 
 def test_preparation_refuses_unknown_rates_and_counts() -> None:

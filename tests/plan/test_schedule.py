@@ -26,7 +26,7 @@ LB: loop body
 
 
 def test_cycles_count_every_iteration_of_a_loop() -> None:
-    """Also bundles of a loop that the compiler wrote after its end, and empty ones, which have no depth."""
+    """Also counts a loop's bundles that follow its last branch, and empty bundles, which have no depth."""
     assert count_cycles(BUNDLES) == 1 + 10 * (1 + 5 * 4 + 1) + 7 * 2 + 1
 
 
@@ -60,18 +60,18 @@ ENTRY %main (a: f32[1024,1024]) -> f32[1024,1024] {
 
 @pytest.mark.parametrize(("cycles", "fusion"), [(1_500_000, 1e-3), (15, 8 * 1024 * 1024 / 8.19e11)])
 def test_instruction_takes_the_longer_of_bundles_and_bytes(cycles: int, fusion: float) -> None:
-    found = schedule_time(parse(PROGRAM), {"loop_fusion.1": cycles}, CHIPS["v5e"])
-    assert found is not None
+    result = schedule_time(parse(PROGRAM), {"loop_fusion.1": cycles}, CHIPS["v5e"])
+    assert result is not None
     # The second fusion is equal to the first, the copy has the cost model's cycles, and exchange is left out.
-    assert found.seconds == pytest.approx(2 * fusion + 2e-3, rel=1e-6) and found.modelled == pytest.approx(2e-3)
+    assert result.seconds == pytest.approx(2 * fusion + 2e-3, rel=1e-6) and result.modelled == pytest.approx(2e-3)
     assert schedule_time(parse(PROGRAM), {}, CHIPS["tpu7x"]) is None
 
 
 def test_instruction_without_estimate_takes_its_traffic_time() -> None:
     unknown = PROGRAM.replace('"3000000"', f'"{2**63 - 1}"')
-    found = schedule_time(parse(unknown), {"loop_fusion.1": 0}, CHIPS["v5p"])
-    assert found is not None and found.modelled == 0
-    assert found.seconds == pytest.approx(3 * 8 * 1024 * 1024 / 2.765e12, rel=1e-3)
+    result = schedule_time(parse(unknown), {"loop_fusion.1": 0}, CHIPS["v5p"])
+    assert result is not None and result.modelled == 0
+    assert result.seconds == pytest.approx(3 * 8 * 1024 * 1024 / 2.765e12, rel=1e-3)
 
 
 KERNELS = """
@@ -86,8 +86,8 @@ ENTRY %main (a: f32[8,8]) -> f32[8,8] {
 
 
 def test_kernels_of_equal_shapes_differ_by_their_scratch_memory() -> None:
-    found = schedule_time(parse(KERNELS), {"kernel.1": 9_000_000, "kernel.2": 1_500_000}, CHIPS["v5e"])
-    assert found is not None and found.seconds == pytest.approx(6e-3 + 2 * 1e-3, rel=1e-4)
+    result = schedule_time(parse(KERNELS), {"kernel.1": 9_000_000, "kernel.2": 1_500_000}, CHIPS["v5e"])
+    assert result is not None and result.seconds == pytest.approx(6e-3 + 2 * 1e-3, rel=1e-4)
 
 
 def test_read_cycles_maps_files_to_instructions(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Names of machines, which are known and what is said of others, and the mesh that a run has on them."""
+"""Topology names, the errors for unknown ones, and the default mesh of a run on TPUs."""
 
 from __future__ import annotations
 

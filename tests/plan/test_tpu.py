@@ -23,7 +23,7 @@ def config():
                           intermediate_size=128, max_position_embeddings=128),
         execution=ExecutionConfig(dtype="bfloat16"),
         data=DataConfig(vocab_size=4000, sequence_length=128, max_predictions=20),
-        optimizer=OptimizerConfig(name="lamb", warmup_steps=10),  # which keeps a counter too
+        optimizer=OptimizerConfig(name="lamb", warmup_steps=10),  # its state has a counter too
         training=TrainingConfig(steps=1000, global_batch_size=64, grad_accum_steps=2),
     )
 """
@@ -36,12 +36,12 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 def plan(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     recipe = folder / "tiny.py"
     recipe.write_text(RECIPE)
-    return plan_of(str(recipe), *arguments)
+    return run_plan(str(recipe), *arguments)
 
 
-def plan_of(recipe: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_plan(recipe: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "bertjax", "plan", recipe, *arguments]
-    # As a user has it: nothing of what the tests set for CPU devices.
+    # The environment of a user: without the variables that the tests set for CPU devices.
     environment = {key: value for key, value in os.environ.items() if key not in ("XLA_FLAGS", "JAX_PLATFORMS")}
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900)
 
@@ -51,20 +51,20 @@ def test_small_plan_for_a_tpu(tmp_path: Path) -> None:
     page = tmp_path / "plan.html"
     ended = plan(tmp_path, "--topology", "v5e:2x2", "--price", "1.5", "--html", str(page))
     assert ended.returncode == 0, ended.stderr
-    # And no noise of a TPU that is not here.
+    # No warnings about a missing TPU.
     assert ended.stderr == "compiling stage 1 of 1 for v5e:2x2 in 2 microbatches\n"
-    shown = ended.stdout
-    assert "mesh data=2 fsdp=2 tensor=1 of TPU v5 lite (4 devices)" in shown
-    assert "stage 1: 1,000 steps of 64 rows of 128 tokens, 8 a device at a time, in 2 microbatches" in shown
-    assert re.search(r"^  stage 1 .* 15\.75 +fits$", shown, re.M)
-    assert re.search(r"tiny fits v5e:2x2 and takes at least .*; by the compiler's schedule [\d.]+ hours\.", shown)
-    times = re.search(r"^  stage 1 .* ([\d.]+) to [\d.]+ .*% +([\d.]+), [\d.]+%$", shown, re.M)
+    output = ended.stdout
+    assert "mesh data=2 fsdp=2 tensor=1 of TPU v5 lite (4 devices)" in output
+    assert "stage 1: 1,000 steps of 64 rows of 128 tokens, 8 a device at a time, in 2 microbatches" in output
+    assert re.search(r"^  stage 1 .* 15\.75 +fits$", output, re.M)
+    assert re.search(r"tiny fits v5e:2x2 and takes at least .*; by the compiler's schedule [\d.]+ hours\.", output)
+    times = re.search(r"^  stage 1 .* ([\d.]+) to [\d.]+ .*% +([\d.]+), [\d.]+%$", output, re.M)
     least, estimate = times.groups()
     assert float(least) < float(estimate)  # milliseconds
-    # A TPU's mesh shards weights by default: the table of what is sent has weights gathered and gradients scattered
-    # over fsdp, and summed over data.
+    # On TPUs the mesh shards weights by default: weights are gathered and gradients scattered over fsdp, and summed
+    # over data.
     kinds = set(
-        re.findall(r"^  (all-gather|reduce-scatter|all-reduce|all-to-all|collective-permute) +(\S.*?)  ", shown, re.M)
+        re.findall(r"^  (all-gather|reduce-scatter|all-reduce|all-to-all|collective-permute) +(\S.*?)  ", output, re.M)
     )
     assert ("all-gather", "fsdp") in kinds
     assert kinds & {("reduce-scatter", "fsdp"), ("all-reduce", "fsdp")}
@@ -99,7 +99,7 @@ SMALL = (
 @pytest.mark.long
 @pytest.mark.parametrize("recipe", ["roberta", "albert"])
 def test_family_recipe_compiles_for_a_tpu(recipe: str) -> None:
-    ended = plan_of(str(CONFIGS / f"{recipe}.py"), *SMALL)
+    ended = run_plan(str(CONFIGS / f"{recipe}.py"), *SMALL)
     assert ended.returncode == 0, ended.stderr
     assert re.search(r"^  stage 1 .* 15\.75 +fits$", ended.stdout, re.M)
     assert f"{recipe}_base fits v5e:2x2" in ended.stdout
@@ -116,14 +116,14 @@ def test_family_recipe_compiles_for_a_tpu(recipe: str) -> None:
     ],
 )
 def test_full_size_recipe_fits_a_tpu(recipe: str) -> None:
-    ended = plan_of(str(CONFIGS / recipe), "--topology", "v5e:8x8")
+    ended = run_plan(str(CONFIGS / recipe), "--topology", "v5e:8x8")
     assert ended.returncode == 0, ended.stderr
     print(*re.findall(r"^(?:  stage \d .*|.* fits v5e:8x8 and .*)$", ended.stdout, re.M), sep="\n")
     assert re.search(r" fits v5e:8x8 and takes at least ", ended.stdout)
 
 
 def window_on_a_tpu(length: int) -> tuple[int, int, str]:
-    """Of the gradient of attention with a window: bytes of temporaries, calls of kernels, the chosen back end."""
+    """For the gradient of windowed attention: bytes of temporaries, number of kernel calls, the chosen backend."""
     script = str(Path(__file__).with_name("window_on_tpu.py"))
     environment = os.environ | planning_environment("v5e:1x1", os.environ)
     command = [sys.executable, script, str(length)]

@@ -1,7 +1,7 @@
-"""What the TPU compiler makes of a layer's attention with a window: `python window_on_tpu.py LENGTH ...`.
+"""Compile a layer's attention with a window for a TPU: `python window_on_tpu.py LENGTH ...`.
 
-Prints a line for each length of rows: the length, the bytes of temporaries of its gradient, the kernels that it
-calls, and the chosen back end. The environment has to be that of `prepare_process`.
+Prints a line for each row length: the length, the bytes of temporaries of the gradient, the number of kernel calls, and
+the chosen backend. Needs the environment variables of `planning_environment`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TOPOLOGY, WINDOW = "v5e:1x1", 64
 
 
 def compiled(backend: str, length: int) -> jax.stages.Compiled:
-    """The gradient of attention by q, k and v [8, length, 12, 64] in bfloat16, for one chip."""
+    """Compile the gradient of attention by q, k and v [8, length, 12, 64] in bfloat16, for one chip."""
     (device,) = open_topology(TOPOLOGY).devices
     where = SingleDeviceSharding(device)
     x = jax.ShapeDtypeStruct((8, length, 12, 64), jnp.bfloat16, sharding=where)

@@ -1,11 +1,11 @@
-"""Whether two checkouts train to the same bits, and how fast each is.
+"""Compare the bits and the speed of training in two checkouts.
 
-    python tests/training/compare_checkouts.py OLD NEW                # five steps of each case: SHA-256, compared
-    python tests/training/compare_checkouts.py OLD NEW --time tiny    # steps in turns; ratio of the medians; also base
+    python tests/training/compare_checkouts.py OLD NEW                # compare SHA-256 after five steps of each case
+    python tests/training/compare_checkouts.py OLD NEW --time tiny    # alternate steps; ratio of the medians; also base
 
-OLD and NEW are folders of the repository, such as `git worktree add` makes. Hashes hold on one kind of machine and for
-one jaxlib alone, so they are compared and not recorded. Each checkout has a process, on one CPU device, that takes the
-same random batches from this folder.
+OLD and NEW are folders of the repository, such as `git worktree add` makes. Hashes are valid only for one kind of
+machine and one jaxlib, so they are compared and not recorded. Each checkout runs in its own process, on one CPU device,
+with the same random batches from this folder.
 """
 
 from __future__ import annotations
@@ -34,15 +34,17 @@ CASES = list(itertools.product(("adamw", "lamb"), ("none", "pairs"), ("none", "d
 
 
 def packed(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The batch with two sequences in each row: the tokens up to the tenth, and the others."""
+    """Split each row into two sequences: the first ten tokens and the rest."""
     second = np.where(np.arange(batch["sequence_ids"].shape[1]) >= 10, 2, 1) * batch["sequence_ids"]
     pairs = {key: np.repeat(batch[key], 2, axis=1) for key in ("cls_positions", "pair_labels", "pair_weights")}
     pairs["cls_positions"][:, 1] = 10
     return batch | pairs | {"sequence_ids": second}
 
 
-def training(model: dict[str, Any], how: dict[str, Any], rows: int, name: str, packing: str, accumulate: int) -> Any:
-    """(state, a function that takes a step) of a run in the checkout that this process imports."""
+def training(
+    model: dict[str, Any], execution_options: dict[str, Any], rows: int, name: str, packing: str, accumulate: int
+) -> Any:
+    """Make (state, function that takes a step) with the checkout that this process imports."""
     import jax
 
     from bertjax import config as c
@@ -52,10 +54,10 @@ def training(model: dict[str, Any], how: dict[str, Any], rows: int, name: str, p
     from bertjax.training.stages import make_stages, stage_step
     from bertjax.training.state import draw_blueprint, init_state
 
-    execution = [c.ExecutionConfig(**how)] if hasattr(c, "ExecutionConfig") else []
+    execution = [c.ExecutionConfig(**execution_options)] if hasattr(c, "ExecutionConfig") else []
     if not execution:  # in older checkouts they are options of the model, one of them under another name
         names = {field.name for field in fields(c.ModelConfig)}
-        model = model | {(key if key in names else "mlm_chunk"): value for key, value in how.items()}
+        model = model | {(key if key in names else "mlm_chunk"): value for key, value in execution_options.items()}
     config = c.Config(
         model=c.ModelConfig(**model),
         **({"execution": execution[0]} if execution else {}),
@@ -77,8 +79,8 @@ def training(model: dict[str, Any], how: dict[str, Any], rows: int, name: str, p
     return state, take
 
 
-def digest_of(name: str, packing: str, remat: str, accumulate: int) -> str:
-    """SHA-256 of the losses of five steps with dropout, and of all parameters after them by their names."""
+def training_digest(name: str, packing: str, remat: str, accumulate: int) -> str:
+    """SHA-256 of the losses of five steps with dropout, and of all parameters after them, sorted by name."""
     import jax
 
     state, take = training(SMALL | {"intermediate_size": 64}, {"remat": remat}, 8, name, packing, accumulate)
@@ -86,23 +88,26 @@ def digest_of(name: str, packing: str, remat: str, accumulate: int) -> str:
     for batch in random_batches(5, rows=8, length=32, predictions=5, vocab_size=SMALL["vocab_size"]):
         state, metrics = take(state, packed(batch) if packing == "pairs" else batch)
         digest.update(np.float32(metrics["loss"]).tobytes())
-    named = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state.params)}
-    for path in sorted(named):
-        digest.update(path.encode() + np.asarray(named[path]).tobytes())
+    params = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state.params)}
+    for path in sorted(params):
+        digest.update(path.encode() + np.asarray(params[path]).tobytes())
     return digest.hexdigest()
 
 
-def work(what: str) -> None:
-    """What the process of a checkout does: print a digest for each case, or the seconds of a step for each line."""
-    if what == "digests":
+def work(task: str) -> None:
+    """Run in the process of one checkout: print a digest for each case, or the seconds of a step for each input line.
+
+    `task` is `digests` or a key of `SIZES`.
+    """
+    if task == "digests":
         for case in CASES:
-            print(digest_of(*case), flush=True)
+            print(training_digest(*case), flush=True)
         return
-    model, rows = SIZES[what]
-    how = {"scan_unroll": model["num_hidden_layers"], "logits_chunk": 320}
-    state, take = training(model, how, rows, "bert_adamw", "none", 1)
+    model, rows = SIZES[task]
+    execution_options = {"scan_unroll": model["num_hidden_layers"], "logits_chunk": 320}
+    state, take = training(model, execution_options, rows, "bert_adamw", "none", 1)
     (batch,) = random_batches(1, rows=rows, length=128, predictions=8, vocab_size=30_522)
-    for _ in itertools.chain(range(2), sys.stdin):  # two steps that are not timed come first
+    for _ in itertools.chain(range(2), sys.stdin):  # two warm-up steps come first
         begun = time.perf_counter()
         state, metrics = take(state, batch)
         metrics["loss"].block_until_ready()
@@ -110,16 +115,16 @@ def work(what: str) -> None:
 
 
 def main() -> int:
-    """Compare the checkouts, or time them; 1 if a digest differs."""
+    """Compare the checkouts, or time them. Returns 1 if a digest differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkouts", nargs=2, type=Path, metavar="CHECKOUT")
     parser.add_argument("--time", choices=SIZES)
     parser.add_argument("--turns", type=int, default=15)
     arguments = parser.parse_args()
-    words = [sys.executable, __file__, "--work", arguments.time or "digests"]
+    command = [sys.executable, __file__, "--work", arguments.time or "digests"]
     sides = [
         subprocess.Popen(
-            words, stdin=-1, stdout=-1, text=True, cwd=folder, env=os.environ | {"PYTHONPATH": str(folder.resolve())}
+            command, stdin=-1, stdout=-1, text=True, cwd=folder, env=os.environ | {"PYTHONPATH": str(folder.resolve())}
         )
         for folder in arguments.checkouts
     ]

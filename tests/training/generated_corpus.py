@@ -1,6 +1,6 @@
-"""A corpus with something to learn in it, written by rules: what follows a word, and what a document is about.
+"""Write a corpus by rules that a model can learn.
 
-Every document has a topic with words of its own, so that a second sentence can be told from a random one; within a
+Every document has a topic with its own words, so that the next sentence can be told from a random one; within a
 sentence a noun decides its adjective and its verb, so that a masked word can be guessed from the rest.
 """
 
@@ -20,16 +20,16 @@ def write_corpus(path: Path, documents: int, seed: int = 0) -> Path:
     rng = random.Random(seed)
     random.Random(1).shuffle(words)
     nouns = [[words.pop() for _ in range(8)] for _ in range(TOPICS)]
-    of_noun = {noun: (words.pop(), words.pop()) for noun in itertools.chain(*nouns)}  # adjective, verb
+    companions = {noun: (words.pop(), words.pop()) for noun in itertools.chain(*nouns)}  # adjective, verb
     texts = []
     for _ in range(documents):
         topic = nouns[rng.randrange(TOPICS)]
-        texts.append("\n".join(_sentence(rng, topic, of_noun) for _ in range(rng.randint(4, 12))))
+        texts.append("\n".join(_sentence(rng, topic, companions) for _ in range(rng.randint(4, 12))))
     path.write_text("\n\n".join(texts) + "\n", encoding="utf-8")
     return path
 
 
-def _sentence(rng: random.Random, topic: list[str], of_noun: dict[str, tuple[str, str]]) -> str:
+def _sentence(rng: random.Random, topic: list[str], companions: dict[str, tuple[str, str]]) -> str:
     subject, other = rng.choice(topic), rng.choice(topic)
-    adjective, verb = of_noun[subject]
-    return f"the {adjective} {subject} {verb} the {of_noun[other][0]} {other} ."
+    adjective, verb = companions[subject]
+    return f"the {adjective} {subject} {verb} the {companions[other][0]} {other} ."

@@ -1,4 +1,4 @@
-"""Well-formed random batches with uneven masks, for tests of the step that need no text."""
+"""Well-formed random batches with uneven masks, for tests of the step without text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def random_batches(count: int, *, rows: int, length: int, predictions: int, vocab_size: int, seed: int = 0) -> Iterator:
-    """`count` batches: rows of 10 to `length` tokens, and 1 to `predictions` masked positions, most of them few."""
+    """Yield `count` batches with rows of 10 to `length` tokens and 1 to `predictions` masked positions, mostly few."""
     rng = np.random.default_rng(seed)
     for _ in range(count):
         lengths = rng.integers(10, length + 1, (rows, 1))

@@ -26,9 +26,9 @@ NOTHING: Mapping[str, tuple[ModelConfig, Any]] = MappingProxyType({})
 
 
 def draw_params(config: ModelConfig, seed: int = 0, *, noise: float = 0.0) -> Params:
-    """First weights as `init_params` distributes them, drawn without a program to compile, and noise on each.
+    """Draw weights with the distributions of `init_params`, but without compiling a program, and add noise.
 
-    Without noise fresh biases are 0 and scales 1: vectors that change places would pass.
+    Without noise, biases are 0 and scales 1, so that a test would not notice if two vectors were exchanged.
     """
     draw, shake = (np.random.default_rng([seed, number]) for number in range(2))
     _, shapes, axes = abstract_network(config)
@@ -46,9 +46,9 @@ def draw_params(config: ModelConfig, seed: int = 0, *, noise: float = 0.0) -> Pa
 
 
 class Training:
-    """On the first devices, as many as the mesh has; from the weights of `draw_params`.
+    """A state and its step on the first devices, with the weights of `draw_params`.
 
-    `frozen` has the configuration and the parameters of each frozen network.
+    `frozen` maps the name of each frozen network to its config and parameters.
     """
 
     def __init__(
@@ -96,20 +96,20 @@ class Training:
             self.eval_step = make_eval_step(self.blueprint, objectives, packed=packed)
 
     def restarted(self) -> Training:
-        """The same compiled step from its first state on."""
+        """Return to the first state, with the same compiled step."""
         self.state = jax.device_put(self._first, self.blueprint.shardings)
         return self
 
     def step(self, batch: dict[str, np.ndarray]) -> dict[str, float]:
-        """Take a step; its figures."""
+        """Take a step and return its metrics."""
         with jax.set_mesh(self.mesh):
             self.state, metrics = self.train_step(self.state, self.on_devices(batch), self.frozen)
         return {name: float(value) for name, value in metrics.items()}
 
     def losses(self, batches: Iterable[dict[str, np.ndarray]]) -> np.ndarray:
-        """The loss of a step for each batch."""
+        """Take a step with each batch and return the losses."""
         return np.array([self.step(batch)["loss"] for batch in batches])
 
     def on_devices(self, batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
-        """The batch, on the mesh."""
+        """Put the batch on the mesh."""
         return to_global(self.mesh, batch)

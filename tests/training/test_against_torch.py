@@ -1,4 +1,4 @@
-"""Optimizer steps on the same batches from the same weights: the loss curve is torch's all along."""
+"""Training from the same weights on the same batches gives the loss curve of torch."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def batches(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, list[dict[st
     data = DataConfig(**{**DATA.__dict__, "root": str(folder), "workers": 1})
     store = TokenStore.open(prepare(data, lambda *_: None))
     tokenizer = store.tokenizer()
-    made = PairBatches(store.split("train"), tokenizer, data, seed=0)
-    return tokenizer.vocab_size, [made.batch(number, ROWS) for number in range(STEPS)]
+    pairs = PairBatches(store.split("train"), tokenizer, data, seed=0)
+    return tokenizer.vocab_size, [pairs.batch(number, ROWS) for number in range(STEPS)]
 
 
 def model_config(vocab_size: int) -> ModelConfig:
@@ -51,7 +51,7 @@ def rate(settings: OptimizerConfig, step: int) -> float:
 
 
 def our_losses(config: ModelConfig, settings: OptimizerConfig, batches: list) -> tuple[dict, np.ndarray]:
-    """(the weights that it starts with as transformers has them, the losses)."""
+    """Train; return (the initial weights under transformers' names, the losses)."""
     training = Training(MeshConfig(1, 1, 1), config, settings, steps=STEPS)
     return to_huggingface_tensors(training.state.params, config), training.losses(batches)
 
@@ -59,14 +59,14 @@ def our_losses(config: ModelConfig, settings: OptimizerConfig, batches: list) ->
 def their_network(torch, config: ModelConfig, weights: dict):
     transformers = pytest.importorskip("transformers")
     network = transformers.BertForPreTraining(transformers.BertConfig(**huggingface_config(config, 0)))
-    found = network.load_state_dict({k: torch.from_numpy(v.copy()) for k, v in weights.items()}, strict=False)
-    assert not found.unexpected_keys
+    keys = network.load_state_dict({k: torch.from_numpy(v.copy()) for k, v in weights.items()}, strict=False)
+    assert not keys.unexpected_keys
     network.tie_weights()
     return network.train()  # its dropout rates are 0
 
 
 def their_loss(torch, network, batch: dict):
-    """run_pretraining.py's: the mean over the masked positions, and the mean over the pairs."""
+    """The loss of run_pretraining.py: the mean over the masked positions plus the mean over the pairs."""
     inputs = {"input_ids": batch["input_ids"], "token_type_ids": batch["token_type_ids"]}
     inputs["attention_mask"] = (batch["sequence_ids"] > 0).astype(np.int64)
     out = network(**{key: torch.from_numpy(value).long() for key, value in inputs.items()})
@@ -82,8 +82,8 @@ def is_excluded(name: str) -> bool:
     return name.endswith("bias") or "LayerNorm" in name
 
 
-class ByHand:
-    """BERT's AdamW and LAMB, as their papers and reference code write them, one tensor at a time."""
+class ReferenceOptimizer:
+    """BERT's AdamW and LAMB as in their papers and reference code, one tensor at a time."""
 
     def __init__(self, torch, network, name: str) -> None:
         self.torch, self.name, self.parameters = torch, name, dict(network.named_parameters())
@@ -104,14 +104,14 @@ class ByHand:
             if not is_excluded(key):
                 update = update + 0.01 * p
                 if self.name.startswith("lamb"):
-                    of_p, of_update = p.norm(), update.norm()
-                    update = update * (of_p / of_update if of_p > 0 and of_update > 0 else 1.0)
+                    p_norm, update_norm = p.norm(), update.norm()
+                    update = update * (p_norm / update_norm if p_norm > 0 and update_norm > 0 else 1.0)
             with self.torch.no_grad():
                 p -= learning_rate * update
 
 
-class Torchs:
-    """torch.optim.AdamW, with decay where BERT has it."""
+class TorchAdamW:
+    """torch.optim.AdamW with BERT's exclusions from weight decay."""
 
     def __init__(self, torch, network, name: str) -> None:
         groups = [[p for key, p in network.named_parameters() if is_excluded(key) is out] for out in (False, True)]
@@ -127,23 +127,22 @@ class Torchs:
 
 @pytest.mark.long  # the suite has gradients in tests/model/test_network.py and rules in test_optimizer.py
 @pytest.mark.parametrize(
-    ("name", "make", "peak", "steps"),
+    ("name", "make", "peak"),
     [
-        ("bert_adamw", ByHand, 1e-3, STEPS),
-        ("adamw", Torchs, 1e-3, STEPS),
-        ("lamb", ByHand, 1e-2, STEPS),
-        ("lamb_uncorrected", ByHand, 1e-2, STEPS),
+        ("bert_adamw", ReferenceOptimizer, 1e-3),
+        ("adamw", TorchAdamW, 1e-3),
+        ("lamb", ReferenceOptimizer, 1e-2),
+        ("lamb_uncorrected", ReferenceOptimizer, 1e-2),
     ],
 )
-def test_loss_curve_equals_torch(batches: tuple, name: str, make: type, peak: float, steps: int) -> None:
+def test_loss_curve_equals_torch(batches: tuple, name: str, make: type, peak: float) -> None:
     torch = pytest.importorskip("torch")
-    vocab_size, made = batches
-    made = made[:steps]
+    vocab_size, train_batches = batches
     config, settings = model_config(vocab_size), OptimizerConfig(name=name, learning_rate=peak, warmup_steps=20)
-    weights, ours = our_losses(config, settings, made)
+    weights, ours = our_losses(config, settings, train_batches)
     network = their_network(torch, config, weights)
     rule, theirs = make(torch, network, name), []
-    for number, batch in enumerate(made):
+    for number, batch in enumerate(train_batches):
         network.zero_grad()
         loss = their_loss(torch, network, batch)
         loss.backward()
@@ -153,4 +152,4 @@ def test_loss_curve_equals_torch(batches: tuple, name: str, make: type, peak: fl
         rule.step(rate(settings, number))
         theirs.append(loss.item())
     np.testing.assert_allclose(ours, theirs, rtol=1e-4)
-    assert np.mean(ours[-20:]) < np.mean(ours[:20]) - 0.5, "nothing was learned: the curves say little"
+    assert np.mean(ours[-20:]) < np.mean(ours[:20]) - 0.5, "the model learned nothing, so equal curves prove little"

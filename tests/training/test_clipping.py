@@ -1,4 +1,4 @@
-"""Gradients are clipped as tf.clip_by_global_norm does."""
+"""Gradients are clipped like tf.clip_by_global_norm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Next-token prediction in a stage of its own: its arrays and its loss against NumPy, and a run that ends masked."""
+"""Next-token prediction in a separate stage: arrays and loss against NumPy, and a run that ends with masking."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def batch() -> dict[str, np.ndarray]:
 
 
 def next_tokens(batch: dict[str, np.ndarray]) -> dict[tuple[int, int], int]:
-    """(row, position) -> the token after it in the same sequence, found one by one."""
+    """Map (row, position) to the next token of the same sequence, one by one."""
     ids, sequences = batch["input_ids"], batch["sequence_ids"]
     rows, length = ids.shape
     return {
@@ -54,16 +54,16 @@ def next_tokens(batch: dict[str, np.ndarray]) -> dict[tuple[int, int], int]:
 
 def test_clm_labels_are_the_next_tokens(batch: dict[str, np.ndarray]) -> None:
     used = np.argwhere(batch["clm_weights"] > 0)
-    found = {
+    actual = {
         (int(row), int(batch["clm_positions"][row, slot])): int(batch["clm_labels"][row, slot]) for row, slot in used
     }
     assert batch["sequence_ids"].max() > 1, "packed"
-    assert found == next_tokens(batch) and len(used) == len(found) > 100
+    assert actual == next_tokens(batch) and len(used) == len(actual) > 100
     assert set(batch) == {"input_ids", "token_type_ids", "sequence_ids", "clm_positions", "clm_labels", "clm_weights"}
 
 
 def test_clm_loss_equals_numpy(batch: dict[str, np.ndarray]) -> None:
-    """Each sequence alone, in float64, by formulas in which a token sees none to its right."""
+    """Each sequence alone, in float64, with causal attention."""
     params = jax.jit(init_params, static_argnums=0)(MODEL, jax.random.key(0))
     (clm,) = choose(("clm",))
     network = bind(abstract_network(MODEL)[0], params)
@@ -104,7 +104,7 @@ def test_stage_objectives_decide_causality() -> None:
         make_stages(later)
 
 
-@pytest.mark.long  # a run of its own; the suite has the loss
+@pytest.mark.long  # a separate run; the suite has the loss
 @pytest.mark.run
 def test_run_begins_causal_and_ends_masked(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "corpus.txt", 60)
@@ -112,16 +112,16 @@ def test_run_begins_causal_and_ends_masked(tmp_path: Path) -> None:
     keys |= {"training.objectives": ("clm",), "training.checkpoint_every": 3, "run_dir": str(tmp_path / "run")}
     config = bertjax.recipe(write_recipe(tmp_path), keys)
     result = bertjax.pretrain(replace(config, stages=(StageConfig(start=3, objectives=("mlm", "nsp")),)))
-    found = curves(read_metrics(tmp_path / "run" / "metrics.jsonl"))
-    assert found["eval/clm_loss"][0] == [3] and found["eval/mlm_loss"][0] == [6]
-    assert max(found["train/clm_loss"][0]) == 3 < min(found["train/mlm_loss"][0])
-    assert found["baseline/next_unigram_loss"][1][0] > found["eval/clm_loss"][1][0] - 5 > 0
+    logs = curves(read_metrics(tmp_path / "run" / "metrics.jsonl"))
+    assert logs["eval/clm_loss"][0] == [3] and logs["eval/mlm_loss"][0] == [6]
+    assert max(logs["train/clm_loss"][0]) == 3 < min(logs["train/mlm_loss"][0])
+    assert logs["baseline/next_unigram_loss"][1][0] > logs["eval/clm_loss"][1][0] - 5 > 0
     assert result.figures.keys() >= {"eval/mlm_loss", "eval/nsp_accuracy"}
     first, last = (load_run(tmp_path / "run" / "checkpoints" / str(step)) for step in (3, 6))
     assert (first.config.model.causal, last.config.model.causal) == (True, False)
     assert "nsp_head" in first.untrained and not last.untrained
     assert bertjax.evaluate(tmp_path / "run/checkpoints/3").figures["eval/clm_loss"] == pytest.approx(
-        found["eval/clm_loss"][1][0], rel=1e-5
+        logs["eval/clm_loss"][1][0], rel=1e-5
     )
     assert bertjax.load(tmp_path / "run").fill_mask("the [MASK] .")
     with pytest.raises(ValueError, match="are of stages with causal=True and False"):

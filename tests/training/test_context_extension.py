@@ -1,4 +1,4 @@
-"""A stage of longer rows that rotates by other angles: another function of the same arrays, and resumed exactly."""
+"""A stage with longer rows and other rotation angles: another function of the same arrays, and exact resumption."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from bertjax.training.state import draw_blueprint, init_state
 
 SIZES_OF_STEP = SIZES | {"vocab_size": 300, "max_position_embeddings": 64}
 SHORT = small("modernbert", rope_theta=100.0, **SIZES_OF_STEP)
-# The angles of layers that see all are those that a stage changes.
+# A stage changes the angles of global layers only.
 GLOBAL = replace(SHORT, num_hidden_layers=1, first_norm=True)
 CONFIG = Config(
     model=SHORT,
@@ -41,7 +41,7 @@ CONFIG = Config(
     ),
 )
 BOUNDARY, STEPS, SAVED = 20, 40, 5
-# Rows of 32 tokens, then of 96, which layers with windows compute by blocks. Layers 0 and 3 see all.
+# Rows of 32 tokens, then of 96, which layers with windows compute in blocks. Layers 0 and 3 are global.
 RECIPE = f"""
 from dataclasses import replace
 
@@ -98,7 +98,7 @@ def test_step_rotates_by_the_angles_of_its_stage() -> None:
             ("by itself", replace(config, model=beyond), 0, draw_blueprint(beyond, optimizer, mesh)),
         ):
             step = stage_step(recipe, make_stages(recipe)[number], at, optimizer)
-            # A large draw, so that angles matter.
+            # Large initial weights, so that angles matter.
             state = init_state(at, replace(GLOBAL, initializer_range=0.5), optimizer, 0)
             losses[name] = float(step(state, to_global(mesh, batch))[1]["loss"])
     assert losses["second"] == losses["by itself"] and abs(losses["second"] - losses["first"]) > 1e-4, losses
@@ -106,7 +106,7 @@ def test_step_rotates_by_the_angles_of_its_stage() -> None:
 
 @pytest.fixture(scope="module")
 def extended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
-    """Recipe, source, and the directory of a run through the extension that was never interrupted."""
+    """Recipe, source, and the directory of an uninterrupted run through the extension."""
     folder = tmp_path_factory.mktemp("extended")
     recipe, source = folder / "recipe.py", write_corpus(folder / "corpus.txt", 300)
     recipe.write_text(RECIPE)
@@ -116,8 +116,8 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path
     return recipe, source, folder / "whole"
 
 
-def killed_at(extended: tuple[Path, Path, Path], run_dir: Path, steps: list[int]) -> list[int]:
-    """Kill a run inside each of these steps, then let it end; the steps from which it was resumed."""
+def run_with_kills(extended: tuple[Path, Path, Path], run_dir: Path, steps: list[int]) -> None:
+    """Kill a run inside each of these steps, then let it finish."""
     recipe, source, _ = extended
     log = run_dir.with_suffix(".log")
     keys = {"data.sources": [f"lines:{source}"], "data.root": str(recipe.parent / "data"), "run_dir": str(run_dir)}
@@ -125,11 +125,6 @@ def killed_at(extended: tuple[Path, Path, Path], run_dir: Path, steps: list[int]
     for step in steps:
         assert start([*words, "before_step", str(step)], log).wait(120) == -signal.SIGKILL, log.read_text()[-3000:]
     finish(command(recipe, source, run_dir), log)
-    return resumed(log)
-
-
-def resumed(log: Path) -> list[int]:
-    return [int(step) for step in re.findall(r"^resuming .* at step (\d+)", log.read_text(), re.M)]
 
 
 @pytest.mark.long
@@ -138,9 +133,9 @@ def test_run_killed_at_random_steps_ends_with_equal_bits(
     seed: int, extended: tuple[Path, Path, Path], tmp_path: Path
 ) -> None:
     rng = random.Random(seed)
-    # The step before the boundary, the first step of the extension, and three that are drawn.
-    drawn = {BOUNDARY, BOUNDARY + 1, *(rng.randrange(2 * SAVED + 1, STEPS) for _ in range(3))}
-    killed_at(extended, tmp_path / "killed", sorted(drawn))
+    # The step before the boundary, the first step of the extension, and three random ones.
+    steps = {BOUNDARY, BOUNDARY + 1, *(rng.randrange(2 * SAVED + 1, STEPS) for _ in range(3))}
+    run_with_kills(extended, tmp_path / "killed", sorted(steps))
     assert digests(tmp_path / "killed") == digests(extended[2])
 
 
@@ -157,4 +152,5 @@ def test_run_resumed_from_any_checkpoint_ends_with_equal_bits(
         if int(name) > step:
             shutil.rmtree(run_dir / "checkpoints" / name)
     finish(command(recipe, source, run_dir), log)
-    assert resumed(log) == [step] and digests(run_dir) == digests(reference)
+    assert re.findall(r"^resuming .* at step (\d+)", log.read_text(), re.M) == [str(step)]
+    assert digests(run_dir) == digests(reference)

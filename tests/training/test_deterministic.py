@@ -1,4 +1,4 @@
-"""`deterministic`: on a GPU the same bits in every process, elsewhere no option is needed."""
+"""`deterministic` gives the same bits in every process on a GPU; elsewhere no option is needed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bertjax.training.optimizer import make_optimizer
 from bertjax.training.stages import stage_step, make_stages
 from bertjax.training.state import draw_blueprint, init_state
 
-jax.config.update("jax_enable_compilation_cache", False)  # what is compiled anew must be the same too
+jax.config.update("jax_enable_compilation_cache", False)  # a new compilation must give the same bits too
 model = ModelConfig(vocab_size=3000, hidden_size=256, num_hidden_layers=2, num_attention_heads=4,
                     intermediate_size=1024, attention_probs_dropout_prob=0.0)
 config = Config(model=model, execution=ExecutionConfig(dtype="bfloat16"),

@@ -20,7 +20,7 @@ def of(array) -> ArrayDigest:
 
 
 def plain_digest(array: np.ndarray) -> str:
-    """The definition, one element at a time in Python's integers."""
+    """The definition of the digest, one element at a time in Python's integers."""
 
     def mix(x: int) -> int:
         x = (x ^ x >> 16) * 0x85EBCA6B % 2**32
@@ -113,11 +113,11 @@ def test_compiled_ahead_digest_is_equal_and_compiles_once(monkeypatch):
     mesh, spec = meshes()[2]
     arrays = {"x": jax.device_put(WORDS.reshape(8, 8), NamedSharding(mesh, spec)), "n": jnp.int32(3)}
     arrays["n"] = jax.device_put(arrays["n"], NamedSharding(mesh, P()))
-    wanted = digest_arrays(arrays)
+    expected = digest_arrays(arrays)
     shapes = {name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding) for name, x in arrays.items()}
     digest.compile_ahead(shapes)
     monkeypatch.setattr(digest, "_digest_on", lambda sharding: pytest.fail("it was compiled again"))
-    assert digest_arrays(arrays) == wanted
+    assert digest_arrays(arrays) == expected
     with pytest.raises(pytest.fail.Exception, match="compiled again"):
         digest_arrays({"x": arrays["x"]})
 

@@ -1,4 +1,4 @@
-"""TinyBERT's general distillation: its three errors against their formulas, what it may not depend on, its runs."""
+"""TinyBERT's layer distillation: its losses against their formulas, on every mesh, and in a run."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def networks() -> dict:
     }
 
 
-def figures_of(networks: dict, batch: dict, *, packed: bool = False) -> dict[str, float]:
+def compute_figures(networks: dict, batch: dict, *, packed: bool = False) -> dict[str, float]:
     def compute(batch: dict) -> dict:
         bound = {name: bind(*network) for name, network in networks.items()}
         sums = objective_sums(Forward(bound, None, packed=packed), batch, None, OBJECTIVES)
@@ -84,7 +84,7 @@ def figures_of(networks: dict, batch: dict, *, packed: bool = False) -> dict[str
     return {name: float(value) for name, value in jax.jit(compute)(batch).items()}
 
 
-def states_of(network: tuple, batch: dict) -> tuple[np.ndarray, np.ndarray]:
+def layer_values(network: tuple, batch: dict) -> tuple[np.ndarray, np.ndarray]:
     """(embeddings and hidden states [N + 1, B, L, D], attention scores [N, B, H, L, L]), float64."""
     graph, params = network
     inputs = (batch[key] for key in ("input_ids", "token_type_ids", "sequence_ids"))
@@ -99,38 +99,39 @@ def states_of(network: tuple, batch: dict) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_distil_layers_losses_equal_their_formulas(networks: dict) -> None:
-    """Sequence by sequence, as the paper has them, in float64; a sequence counts by its tokens."""
+    """Sequence by sequence as in the paper, in float64; each sequence is weighted by its tokens."""
     batch = next(batches())
-    figures = figures_of(networks, batch)
-    (h_s, a_s), (h_t, a_t) = (states_of(networks[name], batch) for name in ("model", TEACHER))
+    figures = compute_figures(networks, batch)
+    (h_s, a_s), (h_t, a_t) = (layer_values(networks[name], batch) for name in ("model", TEACHER))
     projection = networks["model"][1]["teacher_projection"]
     fitted = h_s @ projection["kernel"].astype(np.float64) + projection["bias"]
-    wanted, total = dict.fromkeys(PARTS, 0.0), 0
+    expected, total = dict.fromkeys(PARTS, 0.0), 0
     for row, ids in enumerate(batch["sequence_ids"]):
         n = int((ids > 0).sum())
         total += n
         for m in range(STUDENT.num_hidden_layers + 1):
             error = np.mean((fitted[m, row, :n] - h_t[m * EVERY, row, :n]) ** 2)
-            wanted["hidden" if m else "embeddings"] += n * error
+            expected["hidden" if m else "embeddings"] += n * error
             if m:  # scores of layer m, counted from 1, are element m - 1
                 ours, theirs = a_s[m - 1, row, :, :n, :n], a_t[m * EVERY - 1, row, :, :n, :n]
-                wanted["attention"] += n * np.mean((ours - theirs) ** 2)
+                expected["attention"] += n * np.mean((ours - theirs) ** 2)
     for part in PARTS:
-        assert figures[f"distil_layers_{part}"] == pytest.approx(wanted[part] / total, rel=1e-6), part
-    assert figures["loss"] == pytest.approx(sum(wanted.values()) / total, rel=1e-6)
-    assert min(wanted.values()) > 1e-3 * sum(wanted.values()), "a part that is left out would be seen"
+        assert figures[f"distil_layers_{part}"] == pytest.approx(expected[part] / total, rel=1e-6), part
+    assert figures["loss"] == pytest.approx(sum(expected.values()) / total, rel=1e-6)
+    assert min(expected.values()) > 1e-3 * sum(expected.values()), "too small for the test to notice a missing part"
 
 
 def test_layer_sums_gradients_equal_torch() -> None:
-    """Of the sums in states and projection, by the norm of their difference."""
+    """Gradients by states and projection, compared by the norm of the difference."""
     torch = pytest.importorskip("torch")
     draw = np.random.default_rng(4)
     M, B, L, H = 2, 3, 5, 2
-    made = lambda *shape: draw.normal(size=shape).astype(np.float32)  # noqa: E731
+    normal = lambda *shape: draw.normal(size=shape).astype(np.float32)  # noqa: E731
     student, teacher = (
-        LayerStates(made(B, L, D), made(M, B, L, D), *(made(M, B, L, H, D // H) for _ in range(2))) for D in (4, 6)
+        LayerStates(normal(B, L, D), normal(M, B, L, D), *(normal(M, B, L, H, D // H) for _ in range(2)))
+        for D in (4, 6)
     )
-    kernel, ids = made(4, 6), np.array([[1, 1, 1, 2, 2], [1, 1, 1, 1, 0], [1, 1, 1, 1, 1]])
+    kernel, ids = normal(4, 6), np.array([[1, 1, 1, 2, 2], [1, 1, 1, 1, 0], [1, 1, 1, 1, 1]])
     weights = (ids > 0).astype(np.float32)
 
     def ours(student: LayerStates, kernel: jax.Array) -> jax.Array:
@@ -142,51 +143,55 @@ def test_layer_sums_gradients_equal_torch() -> None:
     leaves = [torch.from_numpy(x).double().requires_grad_() for x in (*student, kernel)]
     e, h, q, k, w = leaves
     e_t, h_t, q_t, k_t = (torch.from_numpy(x).double() for x in teacher)
-    wanted = torch.zeros((), dtype=torch.float64)
+    expected = torch.zeros((), dtype=torch.float64)
     for row in range(B):
         for number in range(1, ids.max() + 1):
             own = np.flatnonzero(ids[row] == number)
             if not len(own):
                 continue
-            wanted = wanted + len(own) * torch.mean((e[row, own] @ w - e_t[row, own]) ** 2)
+            expected = expected + len(own) * torch.mean((e[row, own] @ w - e_t[row, own]) ** 2)
             for m in range(M):
-                wanted = wanted + len(own) * torch.mean((h[m, row, own] @ w - h_t[m, row, own]) ** 2)
+                expected = expected + len(own) * torch.mean((h[m, row, own] @ w - h_t[m, row, own]) ** 2)
                 a, a_t = (
                     torch.einsum("lhk,mhk->hlm", qs[m, row, own], ks[m, row, own]) / qs.shape[-1] ** 0.5
                     for qs, ks in ((q, k), (q_t, k_t))
                 )
-                wanted = wanted + len(own) * torch.mean((a - a_t) ** 2)
-    wanted.backward()
-    assert float(loss) == pytest.approx(wanted.item(), rel=1e-6)
+                expected = expected + len(own) * torch.mean((a - a_t) ** 2)
+    expected.backward()
+    assert float(loss) == pytest.approx(expected.item(), rel=1e-6)
     for mine, theirs in zip((*gradients[0], gradients[1]), leaves, strict=True):
         off = np.linalg.norm(np.asarray(mine, np.float64) - theirs.grad.numpy())
         assert off <= 1e-6 * np.linalg.norm(theirs.grad.numpy())
 
 
-def losses(networks: dict, mesh: MeshConfig, accumulate: int = 1, packed: bool = False, **how) -> np.ndarray:
-    """Losses of three steps."""
+def losses(
+    networks: dict, mesh: MeshConfig, accumulate: int = 1, packed: bool = False, **execution_options
+) -> np.ndarray:
+    """The losses of three steps."""
     settings = {"objectives": OBJECTIVES, "accumulate": accumulate, "packed": lambda batch: packed}
     frozen = {TEACHER: (DEEP, networks[TEACHER][1])}
-    training = Training(mesh, STUDENT, OPTIMIZER, execution=ExecutionConfig(**how), frozen=frozen, **settings)
+    training = Training(
+        mesh, STUDENT, OPTIMIZER, execution=ExecutionConfig(**execution_options), frozen=frozen, **settings
+    )
     return training.losses(map(packed_in_twos, batches()) if packed else batches())
 
 
 def packed_in_twos(batch: dict) -> dict:
-    made = in_twos(batch | {"rtd_weights": batch["distil_layers_weights"]})
-    return made | {"distil_layers_weights": made["rtd_weights"]}
+    packed = in_twos(batch | {"rtd_weights": batch["distil_layers_weights"]})
+    return packed | {"distil_layers_weights": packed["rtd_weights"]}
 
 
 @pytest.mark.long  # the suite has shardings of a teacher in test_frozen_networks.py
 @pytest.mark.parametrize("mesh", MESHES)
 def test_distillation_is_equal_packed_and_on_a_mesh(networks: dict, mesh: str) -> None:
-    wanted = losses(networks, MeshConfig(1, 1, 1))
-    found = losses(networks, MESHES[mesh], accumulate=2 if "fsdp" in mesh else 1, packed=True, remat="full")
-    np.testing.assert_allclose(found, wanted, rtol=1e-5)
-    assert wanted[-1] < wanted[0]
+    expected = losses(networks, MeshConfig(1, 1, 1))
+    actual = losses(networks, MESHES[mesh], accumulate=2 if "fsdp" in mesh else 1, packed=True, remat="full")
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
+    assert expected[-1] < expected[0]
 
 
 @pytest.mark.parametrize(
-    ("student", "teacher", "said"),
+    ("student", "teacher", "message"),
     [
         (
             {},
@@ -208,17 +213,17 @@ def test_distillation_is_equal_packed_and_on_a_mesh(networks: dict, mesh: str) -
     ],
 )
 def test_teacher_with_incomparable_layers_is_refused(
-    student: dict, teacher: dict, said: str, monkeypatch: pytest.MonkeyPatch
+    student: dict, teacher: dict, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = ForeignModel("hf:there", replace(DEEP, **teacher), None, {}, (), ())
-    monkeypatch.setattr("bertjax.convert.teacher.read_source", lambda source: found)
+    foreign = ForeignModel("hf:there", replace(DEEP, **teacher), None, {}, (), ())
+    monkeypatch.setattr("bertjax.convert.teacher.read_source", lambda source: foreign)
     config = Config(
         model=replace(STUDENT, **student),
         data=DataConfig(sequence_length=LENGTH),
         training=TrainingConfig(objectives=("distil_layers",)),
         distillation=DistillationConfig(teacher="hf:there"),
     )
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         read_teacher(config)
 
 
@@ -243,7 +248,7 @@ def test_export_leaves_out_the_teacher_projection() -> None:
     [("bert", "tiny-4x312", 14_350_248), ("bert", "tiny-6x768", 66_955_008), ("roberta", "distil", 81_526_272)],
 )
 def test_presets_have_the_published_sizes(family: str, preset: str, count: int) -> None:
-    """Of the encoder, and of BERT's the pooler; RoBERTa's table has two more rows in transformers."""
+    """Counts the encoder, and BERT's pooler; RoBERTa's table has two more rows in transformers."""
     config = replace(get_family(family).presets[preset], vocab_pad_multiple=1)
     shapes = abstract_network(config)[1]
     parts = [shapes[name] for name in ("encoder", "pooler") if name in shapes]
@@ -252,7 +257,7 @@ def test_presets_have_the_published_sizes(family: str, preset: str, count: int) 
 
 @pytest.mark.long  # the suite resumes a student in test_distillation.py
 def test_student_projection_is_saved_but_not_exported(tmp_path: Path) -> None:
-    """It resumes to the same bits; neither its checkpoint nor its export has anything of the teacher."""
+    """The run resumes to the same bits; neither its checkpoint nor its export contains the teacher."""
     corpus, recipe, log = write_corpus(tmp_path / "corpus.txt", 100), write_recipe(tmp_path), tmp_path / "log"
     teacher = export_huggingface(trained_model(tmp_path / "model", num_hidden_layers=2), tmp_path / "teacher")
     run, half = tmp_path / "run", tmp_path / "half"
@@ -267,8 +272,8 @@ def test_student_projection_is_saved_but_not_exported(tmp_path: Path) -> None:
         )
 
     finish(taught(run), log)
-    found = curves(read_metrics(run / "metrics.jsonl"))
-    assert all(len(found[f"eval/distil_layers_{part}"][1]) == 2 for part in ("loss", *PARTS))
+    logs = curves(read_metrics(run / "metrics.jsonl"))
+    assert all(len(logs[f"eval/distil_layers_{part}"][1]) == 2 for part in ("loss", *PARTS))
     modules = {name.split("/")[1] for name in read_metadata(run)["arrays"] if name.startswith("params/")}
     assert modules == {"encoder", "pooler", "mlm_head", "nsp_head", "teacher_projection"}
     weights = (run / "huggingface" / "model.safetensors").read_bytes()

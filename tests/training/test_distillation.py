@@ -1,4 +1,4 @@
-"""A run with a teacher: its losses, what the student learns, that it resumes with this teacher only and keeps none."""
+"""A run with a teacher: losses, learning, resumption with the same teacher only, and no teacher in the checkpoint."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CONFIG = Config(
 )
 OBJECTIVES = make_objectives(CONFIG)
 STUDENT = replace(MODEL, num_hidden_layers=1, initializer_range=0.2)
-DEEP = replace(MODEL, num_hidden_layers=3, initializer_range=0.2)  # of dropout 0.1, which a teacher does not have
+DEEP = replace(MODEL, num_hidden_layers=3, initializer_range=0.2)  # has dropout 0.1, which a teacher must ignore
 IN_CHUNKS = ExecutionConfig(logits_chunk=16)
 
 
@@ -48,16 +48,14 @@ def batches(count: int = 3):
 @pytest.fixture(scope="module")
 def networks() -> dict:
     """Student and teacher, every parameter random."""
-    found = {}
-    for seed, (name, config) in enumerate((("model", STUDENT), (TEACHER, DEEP))):
-        found[name] = abstract_network(config, IN_CHUNKS)[0], draw_params(config, seed, noise=0.1)
-    return found
-
-
-def loss_of(networks: dict, batch: dict, params=None):
-    bound = {
-        name: bind(graph, params if params and name == "model" else own) for name, (graph, own) in networks.items()
+    return {
+        name: (abstract_network(config, IN_CHUNKS)[0], draw_params(config, seed, noise=0.1))
+        for seed, (name, config) in enumerate((("model", STUDENT), (TEACHER, DEEP)))
     }
+
+
+def compute_figures(networks: dict, batch: dict) -> dict:
+    bound = {name: bind(*network) for name, network in networks.items()}
     sums = objective_sums(Forward(bound, None, packed=False), batch, None, OBJECTIVES)
     return averages(sums, batch_weights(batch, OBJECTIVES), OBJECTIVES)
 
@@ -65,7 +63,7 @@ def loss_of(networks: dict, batch: dict, params=None):
 def test_distillation_losses_equal_their_formulas(networks: dict) -> None:
     """Against logits and vectors of both networks in float64 NumPy."""
     batch = next(batches())
-    figures = jax.device_get(jax.jit(lambda batch: loss_of(networks, batch))(batch))
+    figures = jax.device_get(jax.jit(lambda batch: compute_figures(networks, batch))(batch))
     logits, vectors = {}, {}
     for name, (graph, params) in networks.items():
         one = bind(graph, params)
@@ -83,8 +81,8 @@ def test_distillation_losses_equal_their_formulas(networks: dict) -> None:
     used, real = batch["mlm_weights"], batch["sequence_ids"] > 0
     log_s, log_t = (log_softmax(logits[name] / 3.0) for name in ("model", TEACHER))
     soft = 9.0 * ((np.exp(log_t) * (log_t - log_s)).sum(axis=-1) * used).sum() / (used.sum() + 1e-5)
-    picked = np.take_along_axis(log_softmax(logits["model"]), batch["mlm_labels"][..., None], axis=-1)[..., 0]
-    mlm = -(picked * used).sum() / (used.sum() + 1e-5)
+    label_log_probs = np.take_along_axis(log_softmax(logits["model"]), batch["mlm_labels"][..., None], axis=-1)[..., 0]
+    mlm = -(label_log_probs * used).sum() / (used.sum() + 1e-5)
     a, b = vectors["model"], vectors[TEACHER]
     cosine = (1 - (a * b).sum(axis=-1) / np.linalg.norm(a, axis=-1) / np.linalg.norm(b, axis=-1))[real].mean()
     assert figures["distil_mlm_loss"] == pytest.approx(soft, rel=1e-6)
@@ -94,7 +92,7 @@ def test_distillation_losses_equal_their_formulas(networks: dict) -> None:
 
 
 def test_cosine_loss_and_gradient_equal_torch() -> None:
-    """`CosineEmbeddingLoss`, as the published distiller has it."""
+    """torch's `CosineEmbeddingLoss`, as in the published distiller."""
     torch = pytest.importorskip("torch")
     from torch.nn import functional
 
@@ -108,32 +106,32 @@ def test_cosine_loss_and_gradient_equal_torch() -> None:
 
     loss, gradient = jax.jit(jax.value_and_grad(ours))(s[None])
     theirs = torch.from_numpy(s).requires_grad_()
-    wanted = functional.cosine_embedding_loss(theirs, torch.from_numpy(t), torch.ones(7), reduction="sum")
-    wanted.backward()
-    assert float(loss) == pytest.approx(float(wanted.detach()), rel=1e-6)
+    expected = functional.cosine_embedding_loss(theirs, torch.from_numpy(t), torch.ones(7), reduction="sum")
+    expected.backward()
+    assert float(loss) == pytest.approx(float(expected.detach()), rel=1e-6)
     off = np.linalg.norm(np.asarray(gradient)[0] - theirs.grad.numpy())
     assert off <= 1e-6 * np.linalg.norm(theirs.grad.numpy())
 
 
 def losses(networks: dict, mesh: MeshConfig, accumulate: int = 1) -> list[float]:
-    """Losses of three steps and an evaluation."""
-    how = {"execution": IN_CHUNKS, "frozen": {TEACHER: (DEEP, networks[TEACHER][1])}}
-    training = Training(mesh, STUDENT, OPTIMIZER, objectives=OBJECTIVES, accumulate=accumulate, **how)
-    found = training.losses(batches())
+    """The losses of three steps and an evaluation."""
+    settings = {"execution": IN_CHUNKS, "frozen": {TEACHER: (DEEP, networks[TEACHER][1])}}
+    training = Training(mesh, STUDENT, OPTIMIZER, objectives=OBJECTIVES, accumulate=accumulate, **settings)
+    train_losses = training.losses(batches())
     held_out = training.on_devices(next(batches()))
     sums = training.eval_step(training.state.params, held_out, training.frozen)
-    return [*found, float(averages(sums, sums, OBJECTIVES)["loss"])]
+    return [*train_losses, float(averages(sums, sums, OBJECTIVES)["loss"])]
 
 
 @pytest.mark.long  # the suite has shardings of a teacher in test_frozen_networks.py
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_distillation_is_equal_on_a_mesh_and_in_microbatches(networks: dict, accumulate: int) -> None:
-    wanted = losses(networks, MeshConfig(1, 1, 1))
-    np.testing.assert_allclose(losses(networks, MeshConfig(2, 2, 2), accumulate), wanted, rtol=1e-5)
+    expected = losses(networks, MeshConfig(1, 1, 1))
+    np.testing.assert_allclose(losses(networks, MeshConfig(2, 2, 2), accumulate), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
         (replace(CONFIG, distillation=DistillationConfig()), "distil_mlm needs a teacher, and distillation.teacher is"),
         (
@@ -155,14 +153,14 @@ def test_distillation_is_equal_on_a_mesh_and_in_microbatches(networks: dict, acc
         ),
     ],
 )
-def test_objectives_without_their_teacher_are_refused(config: Config, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_objectives_without_their_teacher_are_refused(config: Config, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         preflight(config)
 
 
 @pytest.fixture(scope="module")
 def taught(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
-    """(folder of the recipe, text, the run of a teacher)."""
+    """(folder of the recipe, corpus, run of the teacher)."""
     folder = tmp_path_factory.mktemp("taught")
     corpus, recipe = write_corpus(folder / "corpus.txt", 300), write_recipe(folder)
     finish(command(recipe, corpus, folder / "teacher", "--training.steps", "60"), folder / "log")
@@ -185,7 +183,7 @@ def student(taught: tuple[Path, Path, Path], run: Path, teacher: str, *arguments
 
 @pytest.fixture(scope="module")
 def learned(taught: tuple[Path, Path, Path]) -> tuple[Path, Path]:
-    """The run of a student of 40 steps, and what it printed."""
+    """A student's run of 40 steps and its log."""
     run, log = taught[0] / "student", taught[0] / "student.log"
     finish(student(taught, run, str(taught[2]), "--training.steps", "40"), log)
     return run, log
@@ -197,19 +195,19 @@ def test_student_learns_and_keeps_no_teacher(
     taught: tuple[Path, Path, Path], learned: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, log = learned
-    found = curves(read_metrics(run / "metrics.jsonl"))
+    logs = curves(read_metrics(run / "metrics.jsonl"))
     for name in ("distil_mlm_loss", "distil_cosine_loss"):
-        assert found[f"eval/{name}"][1][-1] < found[f"eval/{name}"][1][0], name
+        assert logs[f"eval/{name}"][1][-1] < logs[f"eval/{name}"][1][0], name
     metadata = read_metadata(run)
     assert len(metadata["teacher_digest"]) == 64 and not any(TEACHER in name for name in metadata["arrays"])
     assert json.loads((run / "config.json").read_text())["distillation"]["teacher"] == str(taught[2])
     assert "of its 2 layers, 1 were taken" in log.read_text()
-    # Measured again with its teacher, it has the figures of the run's log.
+    # `bertjax evaluate` reads the teacher again and gets the figures of the run's log.
     assert main(["evaluate", str(run)]) == 0
-    assert f"{found['eval/distil_mlm_loss'][1][-1]:.4f}" in capsys.readouterr().out
+    assert f"{logs['eval/distil_mlm_loss'][1][-1]:.4f}" in capsys.readouterr().out
 
 
-@pytest.mark.long  # a run more
+@pytest.mark.long  # one more run
 @pytest.mark.run
 def test_student_resumes_with_its_teacher_only(
     taught: tuple[Path, Path, Path],
@@ -217,15 +215,15 @@ def test_student_resumes_with_its_teacher_only(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Its export is the same teacher, with which a run ends with the same bits; another of its shape is refused."""
+    """The teacher's export counts as the same teacher and gives the same bits; another teacher is refused."""
     (run, _), half, log = learned, tmp_path / "half", tmp_path / "log"
     shutil.copytree(run, half)
     for step in checkpoints(half)[1:]:
         shutil.rmtree(half / "checkpoints" / step)
     finish(student(taught, half, f"hf:{taught[2] / 'huggingface'}", "--training.steps", "40"), log)
     assert "resuming" in log.read_text() and digests(half) == digests(run)
-    found, again = (curves(read_metrics(one / "metrics.jsonl")) for one in (run, half))
-    assert all(again[name] == found[name] for name in found if name.startswith(("train/", "eval/")))
+    logs, again = (curves(read_metrics(one / "metrics.jsonl")) for one in (run, half))
+    assert all(again[name] == logs[name] for name in logs if name.startswith(("train/", "eval/")))
     other = taught[2] / "checkpoints" / checkpoints(taught[2])[0]  # earlier than the last
     assert main(student(taught, half, str(other), "--training.steps", "50")[3:]) == 1
     assert "the teacher changed since this run began" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""DeBERTa v3: replaced tokens found by a model that learns the difference of its word table from its generator's."""
+"""DeBERTa v3's embedding sharing: the model learns the difference between its word table and its generator's."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ OBJECTIVES = make_objectives(Config(training=TrainingConfig(objectives=NAMES, ob
 SPLIT = MemorySplit(random_documents(30, seed=3, sentences=5, tokens=6), vocab_size=VOCABULARY)
 
 
-def drawn(config: ModelConfig) -> Params:
-    """Every parameter random, the difference too; the rows that pad the vocabulary are 0."""
+def draw_params(config: ModelConfig) -> Params:
+    """Draw every parameter, the difference too; the rows that pad the vocabulary are 0."""
     draw = np.random.default_rng(1)
     _, shapes, axes = abstract_network(config)
 
@@ -68,47 +68,47 @@ def drawn(config: ModelConfig) -> Params:
 
 @pytest.fixture(scope="module")
 def params() -> Params:
-    return drawn(MODEL)
+    return draw_params(MODEL)
 
 
 @pytest.fixture(scope="module")
 def batch() -> dict[str, jax.Array]:
-    made = PairBatches(SPLIT, Specials(vocab_size=VOCABULARY), DATA, 5, objectives=NAMES).batch(0, 8)
-    return jax.tree.map(jnp.asarray, made)
+    arrays = PairBatches(SPLIT, Specials(vocab_size=VOCABULARY), DATA, 5, objectives=NAMES).batch(0, 8)
+    return jax.tree.map(jnp.asarray, arrays)
 
 
-def forward_of(params: Params) -> Forward:
+def make_forward(params: Params) -> Forward:
     model = bind(abstract_network(MODEL, ExecutionConfig(logits_chunk=16))[0], params)
     return Forward({"model": model, **model.companions()}, None, packed=True, trained=("model", "generator"))
 
 
 def sequences(batch: dict[str, np.ndarray]) -> list[tuple[int, np.ndarray]]:
-    """(row, where in it) of every sequence."""
+    """(row, mask of its tokens) for every sequence."""
     rows = enumerate(batch["sequence_ids"])
     return [(row, numbers == number) for row, numbers in rows for number in range(1, numbers.max() + 1)]
 
 
 def test_figures_equal_numpy(params: Params, batch: dict[str, np.ndarray]) -> None:
-    """Losses of an encoder, a decoder and a head that are written a second time, on packed rows."""
+    """An encoder, a decoder and a head written a second time in NumPy, on packed rows."""
 
     @jax.jit
-    def compute(params: Params, given: dict[str, jax.Array]) -> tuple:
-        forward = forward_of(params)
-        sums = objective_sums(forward, given, None, OBJECTIVES)
-        return *replaced(forward, given), averages(sums, batch_weights(given, OBJECTIVES), OBJECTIVES)
+    def compute(params: Params, values: dict[str, jax.Array]) -> tuple:
+        forward = make_forward(params)
+        sums = objective_sums(forward, values, None, OBJECTIVES)
+        return *replaced(forward, values), averages(sums, batch_weights(values, OBJECTIVES), OBJECTIVES)
 
     ids, is_replaced, figures = jax.device_get(compute(params, batch))
     batch = jax.device_get(batch)
     assert batch["sequence_ids"].max() > 1 and is_replaced.sum() > 0
     generator, model = Deberta(*extract_generator(MODEL, params)), Deberta(MODEL, params)
-    told = np.zeros((*ids.shape, VOCABULARY))
+    mlm_logits = np.zeros((*ids.shape, VOCABULARY))
     bce, real = [], batch["sequence_ids"] > 0
     for row, inside in sequences(batch):
-        told[row, inside] = generator.mlm_logits(batch["input_ids"][row, inside])
+        mlm_logits[row, inside] = generator.mlm_logits(batch["input_ids"][row, inside])
         z, y = model.rtd_logits(ids[row, inside]), is_replaced[row, inside]
         bce += [*np.where(y, np.log1p(np.exp(-z)), np.log1p(np.exp(z)))]
     rows, slots = np.nonzero(batch["mlm_weights"])
-    logits, labels = told[rows, batch["mlm_positions"][rows, slots]], batch["mlm_labels"][rows, slots]
+    logits, labels = mlm_logits[rows, batch["mlm_positions"][rows, slots]], batch["mlm_labels"][rows, slots]
     nll = np.log(np.exp(logits).sum(-1)) - logits[np.arange(len(labels)), labels]
     assert figures["mlm_loss"] == pytest.approx(nll.sum() / (len(labels) + 1e-5), rel=1e-5)
     assert figures["rtd_loss"] == pytest.approx(sum(bce) / (real.sum() + 1e-6), rel=1e-5)
@@ -121,10 +121,10 @@ def test_no_parameter_has_gradients_from_both_losses(params: Params, batch: dict
         (objective,) = choose((name,))
 
         def loss(params: Params) -> jax.Array:
-            return objective.sums(forward_of(params), batch, None)["loss"]
+            return objective.sums(make_forward(params), batch, None)["loss"]
 
-        found = jax.tree_util.tree_leaves_with_path(jax.jit(jax.grad(loss))(params))
-        return {jax.tree_util.keystr(path, simple=True, separator="/") for path, x in found if np.abs(x).max() > 0}
+        gradients = jax.tree_util.tree_leaves_with_path(jax.jit(jax.grad(loss))(params))
+        return {jax.tree_util.keystr(path, simple=True, separator="/") for path, x in gradients if np.abs(x).max() > 0}
 
     by_mlm, by_rtd = moved("mlm"), moved("rtd")
     assert not by_mlm & by_rtd
@@ -146,13 +146,13 @@ def test_each_network_is_clipped_by_its_own_norm(params: Params) -> None:
     def norm(*trees) -> float:
         return float(np.sqrt(sum(np.square(x, dtype=np.float64).sum() for x in jax.tree.leaves(trees))))
 
-    of_model = norm({name: part for name, part in own.items() if name != "generator"})
-    assert norm(grads["generator"], word) < 0.5 < of_model
+    model_norm = norm({name: part for name, part in own.items() if name != "generator"})
+    assert norm(grads["generator"], word) < 0.5 < model_norm
     factors = clip_factors(grads, jnp.float32(norm(grads)), 0.5)
     assert {float(x) for x in jax.tree.leaves(factors["generator"])} == {1.0}
     assert float(factors["encoder"]["embeddings"]["word"]) == 1.0
     for leaf in (factors["encoder"]["embeddings"]["word_difference"], factors["rtd_head"]["dense"]["kernel"]):
-        assert float(leaf) == pytest.approx(0.5 / of_model, rel=1e-5)
+        assert float(leaf) == pytest.approx(0.5 / model_norm, rel=1e-5)
     alone = clip_factors(own, jnp.float32(norm(own)), 0.5)
     (whole,) = {float(x) for x in jax.tree.leaves(alone)}
     assert whole == pytest.approx(0.5 / norm(own), rel=1e-5)
@@ -167,10 +167,10 @@ def test_export_and_import_sum_both_word_tables(params: Params) -> None:
     apart = replace(MODEL, vocab_size=tokenizer.vocab_size)
     plain = replace(apart, embedding_sharing="tied", generator_width=0.0, generator_layers=0)
 
-    def started(source: ModelConfig, given: Params, wanted: ModelConfig) -> Params:
-        return adapt(ForeignModel("here", source, tokenizer, given, (), ()), wanted, tokenizer)[0]
+    def started(source: ModelConfig, values: Params, target: ModelConfig) -> Params:
+        return adapt(ForeignModel("here", source, tokenizer, values, (), ()), target, tokenizer)[0]
 
-    before = drawn(apart)
+    before = draw_params(apart)
     table = own_words(before["encoder"]["embeddings"])
     alone = started(apart, before, plain)
     np.testing.assert_array_equal(alone["encoder"]["embeddings"]["word"], table)
@@ -184,7 +184,7 @@ def test_export_and_import_sum_both_word_tables(params: Params) -> None:
 def test_longer_positions_lengthen_the_generators_tables() -> None:
     tokenizer = wordpiece()
     was = replace(MODEL, vocab_size=tokenizer.vocab_size)
-    longer, before = replace(was, max_position_embeddings=2 * was.max_position_embeddings), drawn(was)
+    longer, before = replace(was, max_position_embeddings=2 * was.max_position_embeddings), draw_params(was)
     params, notes = adapt(ForeignModel("here", was, tokenizer, before, (), ()), longer, tokenizer)
     assert len(notes) == 1 and "repeated from the start" in notes[0]
     old = np.asarray(before["generator"]["mask_decoder"]["position"])
@@ -200,14 +200,14 @@ def test_generator_is_half_as_deep_and_shares_only_words(params: Params) -> None
     assert jax.tree.map(np.shape, alone) == jax.tree.map(np.shape, abstract_network(config)[1])
 
 
-@pytest.mark.long  # the suite has that of tables that both networks have
+@pytest.mark.long  # the suite has tied tables
 def test_step_is_equal_on_a_mesh_and_in_microbatches() -> None:
     batches = PairBatches(SPLIT, Specials(vocab_size=VOCABULARY), DATA, 5, objectives=NAMES)
     heads = replace(MODEL, hidden_size=16, num_attention_heads=4, num_hidden_layers=2, generator_layers=1)
-    how = {"dropout_seed": 3, "objectives": OBJECTIVES, "packed": lambda batch: True}
+    settings = {"dropout_seed": 3, "objectives": OBJECTIVES, "packed": lambda batch: True}
     optimizer = OptimizerConfig(learning_rate=5e-3, warmup_steps=2)
-    alone = Training(MeshConfig(1, 1, 1), heads, optimizer, **how)
-    shared = Training(MeshConfig(2, 2, 2), heads, optimizer, accumulate=2, **how)
+    alone = Training(MeshConfig(1, 1, 1), heads, optimizer, **settings)
+    shared = Training(MeshConfig(2, 2, 2), heads, optimizer, accumulate=2, **settings)
     single, split = ([run.step(batches.batch(n, 16)) for n in range(3)] for run in (alone, shared))
     for name in ("loss", "mlm_loss", "rtd_loss", "rtd_replaced", "grad_norm"):
         np.testing.assert_allclose([step[name] for step in split], [step[name] for step in single], rtol=1e-5)

@@ -1,7 +1,7 @@
-"""What makes a step smaller or faster leaves it the same step: accumulation, remat, unrolling, bfloat16.
+"""Options that make a step smaller or faster do not change it: accumulation, remat, unrolling, bfloat16.
 
-Tolerances, of the loss of each of ten updates: 1e-5 of the plain float32 step's in float32, and in bfloat16 0.5 % of
-it. Over 200 updates on real text (--long) the mean loss of every 20 in bfloat16 is within 1 % of float32's.
+The loss of each of ten updates is within 1e-5 of the plain float32 step's, and in bfloat16 within 0.5 %. Over 200
+updates on real text (--long), the mean loss of every 20 in bfloat16 is within 1 % of float32's.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from bertjax.training.step import averages, batch_weights, objective_sums
 
 pytestmark = pytest.mark.run
 
-THREE_LAYERS = replace(MODEL, num_hidden_layers=3)  # so that two at a time do not come out even
+THREE_LAYERS = replace(MODEL, num_hidden_layers=3)  # not a multiple of an unrolling of two
 TOLERANCES = {"float32": 1e-5, "bfloat16": 5e-3}
-# --long has every two values together.
-SHORT = [(1, "none", 1, "bfloat16")]  # tests of options and meshes have the rest, in float32
+# --long tests every pair of values.
+SHORT = [(1, "none", 1, "bfloat16")]  # tests of options and meshes cover the rest, in float32
 HOW = {"accumulate": (1, 2, 4), "remat": ("none", "dots", "full"), "unroll": (1, 2, 3), "dtype": tuple(TOLERANCES)}
 MATRIX = [tuple(row.values()) for row in covering_rows(HOW)]
 
 
-# Options of the architecture that change how layers are run or where parameters live; --long has each by itself.
+# Options of the architecture that change how layers are run or where parameters live; --long tests each alone.
 OPTIONS: dict[str, dict[str, Any]] = {
     "shared": {"embedding_size": 16, "layer_groups": 1, "type_vocab_size": 0},
     "all": {"embedding_size": 16, "layer_groups": 2, "window": 4, "global_every": 3, "type_vocab_size": 0},
@@ -68,8 +68,8 @@ def test_losses_equal_the_plain_step(accumulate: int, remat: str, unroll: int, d
     execution = replace(IN_CHUNKS, remat=remat, scan_unroll=unroll, dtype=dtype)
     training = training_on(MeshConfig(1, 1, 1), model=model, execution=execution, accumulate=accumulate, dropout_seed=3)
     np.testing.assert_allclose(training.losses(batches()), plain_losses(model), rtol=TOLERANCES[dtype])
-    kept = [x.dtype for x in jax.tree.leaves(training.state) if jnp.issubdtype(x.dtype, jnp.floating)]
-    assert len(kept) > 50 and set(kept) == {jnp.dtype("float32")}, "parameters and moments"
+    dtypes = [x.dtype for x in jax.tree.leaves(training.state) if jnp.issubdtype(x.dtype, jnp.floating)]
+    assert len(dtypes) > 50 and set(dtypes) == {jnp.dtype("float32")}, "parameters and moments"
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_model_options_train_equally_on_every_mesh(mesh: str, option: str) -> No
 
 
 def operations(jaxpr: Any) -> Iterator[tuple[str, str]]:
-    """Name and operand type of every operation, those within others too."""
+    """Yield the name and operand dtype of every operation, nested ones included."""
     for equation in jaxpr.eqns:
         inner = jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns"))
         for part in inner:
@@ -109,7 +109,7 @@ def test_sums_exponentials_and_losses_stay_in_float32() -> None:
 
     traced = jax.make_jaxpr(figures)(shapes)
     seen = set(operations(traced.jaxpr))
-    # Softmax, LayerNorm's statistics, GELU, the losses and every mean; the tanh of the pooler is not.
+    # Softmax, LayerNorm's statistics, GELU, the losses and every mean, but not the tanh of the pooler.
     for name in ("exp", "log", "rsqrt", "erf", "reduce_sum", "reduce_max", "div"):
         assert (name, "float32") in seen and (name, "bfloat16") not in seen, name
     assert ("dot_general", "bfloat16") in seen and ("tanh", "bfloat16") in seen
@@ -124,12 +124,12 @@ def test_sums_exponentials_and_losses_stay_in_float32() -> None:
     assert [x.dtype for x in jax.eval_shape(logits, shapes)] == [jnp.float32, jnp.float32]
 
 
-def curve(model: ModelConfig, dtype: str, of_text: list[dict[str, np.ndarray]]) -> np.ndarray:
-    """Losses of an update for each batch."""
+def curve(model: ModelConfig, dtype: str, batches: list[dict[str, np.ndarray]]) -> np.ndarray:
+    """Train with a dtype and return the losses."""
     settings = OptimizerConfig(learning_rate=1e-3, warmup_steps=20)
     execution = ExecutionConfig(dtype=dtype, logits_chunk=128)
-    training = Training(MeshConfig(1, 1, 1), model, settings, execution=execution, steps=len(of_text), dropout_seed=0)
-    return training.losses(of_text)
+    training = Training(MeshConfig(1, 1, 1), model, settings, execution=execution, steps=len(batches), dropout_seed=0)
+    return training.losses(batches)
 
 
 @LONG
@@ -137,8 +137,8 @@ def test_bfloat16_loss_curve_follows_float32(tmp_path_factory: pytest.TempPathFa
     root = tmp_path_factory.mktemp("text")
     data = DataConfig(("docs:optax,flax",), root=str(root), workers=1, vocab_size=1000, sequence_length=48)
     store = TokenStore.open(prepare(data, lambda *_: None))
-    made = PairBatches(store.split("train"), store.tokenizer(), data, seed=0)
-    of_text = [made.batch(number, 16) for number in range(200)]
+    pairs = PairBatches(store.split("train"), store.tokenizer(), data, seed=0)
+    text_batches = [pairs.batch(number, 16) for number in range(200)]
     model = ModelConfig(
         vocab_size=store.vocab_size,
         hidden_size=64,
@@ -148,8 +148,8 @@ def test_bfloat16_loss_curve_follows_float32(tmp_path_factory: pytest.TempPathFa
         max_position_embeddings=48,
         initializer_range=0.08,
     )
-    exact, rounded = (curve(model, dtype, of_text) for dtype in ("float32", "bfloat16"))
-    assert exact[-20:].mean() < exact[:20].mean() - 0.5, "nothing was learned: the curves say little"
+    exact, rounded = (curve(model, dtype, text_batches) for dtype in ("float32", "bfloat16"))
+    assert exact[-20:].mean() < exact[:20].mean() - 0.5, "the model learned nothing, so equal curves prove little"
     means = [losses.reshape(-1, 20).mean(axis=1) for losses in (rounded, exact)]
     np.testing.assert_allclose(*means, rtol=0.01)
     worst = [np.abs(a / b - 1).max() for a, b in ((rounded, exact), means)]

@@ -1,4 +1,4 @@
-"""An evaluation's rows, whatever the sizes of batches; and its pace: one batch ahead, so that a signal ends it soon."""
+"""An evaluation's rows do not depend on batch sizes; it runs one batch ahead, so that a signal ends it soon."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from bertjax.training.evaluate import HeldOut
 
 
 class Numbered:
-    """Batches that are their numbers."""
+    """Batches that contain only their number."""
 
     def batch(self, number, size, rows=None):
         return {"number": np.full(size if rows is None else len(rows), number, np.float32)}
@@ -49,9 +49,9 @@ def test_held_out_rows_do_not_depend_on_batch_size(batch_size, grad_accum_steps,
     names = ("eval", "eval/source_0", "eval/source_1")
     sets = held_out_sets(dict(zip(names, seen, strict=True)), training, mesh)
     for held_out, batches, rows in zip(sets, seen, (21, 7, 7), strict=True):
-        wanted = batches.rows(np.arange(rows))
+        expected = batches.rows(np.arange(rows))
         for read in (list(held_out), list(held_out.whole_batches())):
-            for key, values in wanted.items():
-                found = np.concatenate([np.asarray(batch[key]) for batch in read])
-                np.testing.assert_array_equal(found[:rows], values, err_msg=key)
-                assert not found[rows:].any(), key
+            for key, values in expected.items():
+                actual = np.concatenate([np.asarray(batch[key]) for batch in read])
+                np.testing.assert_array_equal(actual[:rows], values, err_msg=key)
+                assert not actual[rows:].any(), key

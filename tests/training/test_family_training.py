@@ -1,4 +1,4 @@
-"""Each member of the family trains from scratch, on every mesh, resumes to the same bits, packs, and is exported."""
+"""Each family trains from scratch, on every mesh, resumes to the same bits, packs, and is exported."""
 
 from __future__ import annotations
 
@@ -31,39 +31,42 @@ from bertjax.run.telemetry import curves, read_metrics
 from bertjax.training.objectives import choose
 
 # The suite has the parts: options of the architecture on all axes and bfloat16 in test_equivalence.py, objectives in
-# files of their own, packed rows in tests/model, and stages in test_stages.py.
+# separate files, packed rows in tests/model, and stages in test_stages.py.
 pytestmark = pytest.mark.long
 
 STEPS = 240
 ALL_MESHES = MESHES | {"fsdp=2,length=4": MeshConfig(1, 2, 1, length=4)}
-OF_WHOLE_ROWS = {"bigbird", "deberta-v2", "longformer", "mpnet"}
-# Every two values together; copies of the weights, data=8, are on the second mesh too.
+NEED_WHOLE_ROWS = {"bigbird", "deberta-v2", "longformer", "mpnet"}
+# Every pair of values; replicated weights, data=8, are on the second mesh too.
 ON_MESHES = {"family": tuple(FAMILIES), "mesh": tuple(ALL_MESHES)[1:], "content": ("packed", "dropout")}
-OF_ROBERTA = (
+ROBERTA_ARGUMENTS = (
     *("--model.pooler", "none", "--model.type-vocab-size", "1", "--model.layer-norm-eps", "1e-5"),
     *("--training.objectives", "mlm", "--data.rows", "doc_sentences", "--data.packing", "pairs"),
     *("--data.mask-count", "random_round", "--data.random-ids", "ordinary", "--data.max-predictions", "6"),
     *("--optimizer.name", "adamw", "--optimizer.schedule", "linear_after_warmup", "--optimizer.decay-all", "True"),
 )
-OF_MODERN = (
+MODERN_ARGUMENTS = (
     *("--model.type-vocab-size", "0", "--model.norm-bias", "False", "--model.norm-place", "pre", "--model.mlp", "glu"),
     *("--model.attention-bias", "none", "--model.mlp-bias", "none", "--model.position-embedding", "rope"),
     *("--training.objectives", "mlm", "--data.rows", "doc_sentences", "--data.packing", "pairs"),
     *("--data.max-predictions", "13", "--data.mask-count", "each"),
 )
-OF_DEBERTA = (
+DEBERTA_ARGUMENTS = (
     *("--training.objectives", "mlm", "--data.rows", "doc_sentences", "--data.packing", "pairs"),
     *("--optimizer.name", "adamw", "--optimizer.schedule", "linear_after_warmup"),
 )
-OF_V2 = (
+DEBERTA_V2_ARGUMENTS = (
     *("--model.pooler", "gelu", "--model.type-vocab-size", "0", "--model.layer-norm-eps", "1e-7"),
     *("--model.position-embedding", "relative", "--model.relative-max", "16", "--model.relative-buckets", "8"),
-    *("--model.relative-shared", "True", "--model.relative-norm", "True", *OF_DEBERTA),
+    *("--model.relative-shared", "True", "--model.relative-norm", "True", *DEBERTA_ARGUMENTS),
 )
 MEMBERS = {  # arguments, the class of the export
-    "roberta": (("--data.tokenizer", "byte_bpe", *OF_ROBERTA), "RobertaForMaskedLM"),
-    "xlm-roberta": (("--data.tokenizer", "unigram", *OF_ROBERTA), "XLMRobertaForMaskedLM"),
-    "camembert": (("--data.tokenizer", "unigram", "--data.masking", "words", *OF_ROBERTA), "CamembertForMaskedLM"),
+    "roberta": (("--data.tokenizer", "byte_bpe", *ROBERTA_ARGUMENTS), "RobertaForMaskedLM"),
+    "xlm-roberta": (("--data.tokenizer", "unigram", *ROBERTA_ARGUMENTS), "XLMRobertaForMaskedLM"),
+    "camembert": (
+        ("--data.tokenizer", "unigram", "--data.masking", "words", *ROBERTA_ARGUMENTS),
+        "CamembertForMaskedLM",
+    ),
     "spanbert": (
         (
             *("--model.pooler", "none", "--training.objectives", "mlm", "sbo", "--data.rows", "doc_sentences"),
@@ -110,15 +113,18 @@ MEMBERS = {  # arguments, the class of the export
             *("--model.pooler", "gelu", "--model.type-vocab-size", "0", "--model.layer-norm-eps", "1e-7"),
             *("--model.position-embedding", "relative", "--model.relative-max", "12", "--model.attention-bias"),
             *("query_value", "--model.mlm-decoder", "enhanced", "--data.tokenizer", "byte_bpe", "--data.masking"),
-            *("ngrams", "--data.ngram-shares", "0.5", "0.3", "0.2", *OF_DEBERTA),
+            *("ngrams", "--data.ngram-shares", "0.5", "0.3", "0.2", *DEBERTA_ARGUMENTS),
         ),
         "DebertaModel",
     ),
-    "deberta-v2": ((*OF_V2, "--model.conv-kernel", "3", "--data.tokenizer", "unigram"), "DebertaV2ForMaskedLM"),
+    "deberta-v2": (
+        (*DEBERTA_V2_ARGUMENTS, "--model.conv-kernel", "3", "--data.tokenizer", "unigram"),
+        "DebertaV2ForMaskedLM",
+    ),
     "deberta-v3": (
         (
             *("--model.mlm-decoder", "enhanced", "--model.generator-width", "1.0", "--model.generator-layers", "1"),
-            *("--model.embedding-sharing", "gdes", "--model.rtd-context", "True", *OF_V2),
+            *("--model.embedding-sharing", "gdes", "--model.rtd-context", "True", *DEBERTA_V2_ARGUMENTS),
             *("--training.objectives", "mlm", "rtd", "--training.objective-weights", "1", "10"),
             *("--data.keep-share", "0", "--data.random-share", "0", "--optimizer.learning-rate", "4e-3"),
         ),
@@ -131,7 +137,7 @@ MEMBERS = {  # arguments, the class of the export
             *("--model.global-every", "3", "--model.layer-norm-eps", "1e-5", "--data.tokenizer", "byte_bpe"),
             *("--optimizer.name", "stable_adamw", "--optimizer.schedule", "warmup_stable_decay"),
             *("--optimizer.decay-steps", "80", "--optimizer.decay-shape", "1-sqrt", "--optimizer.clip-norm", "0"),
-            *("--optimizer.learning-rate", "4e-3", *OF_MODERN),
+            *("--optimizer.learning-rate", "4e-3", *MODERN_ARGUMENTS),
         ),
         "ModernBertForMaskedLM",
     ),
@@ -139,7 +145,7 @@ MEMBERS = {  # arguments, the class of the export
         (
             *("--model.rope-interleaved", "True", "--model.embedding-norm", "none", "--model.norm", "rms"),
             *("--model.mlm-tied", "False", "--model.pooler", "none", "--model.initializer", "uniform"),
-            *("--optimizer.name", "adamw", "--optimizer.learning-rate", "4e-3", *OF_MODERN),
+            *("--optimizer.name", "adamw", "--optimizer.learning-rate", "4e-3", *MODERN_ARGUMENTS),
         ),
         "",
     ),
@@ -149,7 +155,7 @@ MEMBERS = {  # arguments, the class of the export
             *("--model.mlm-bias", "False", "--model.head-bias", "all", "--model.pooler", "gelu"),
             *("--model.hidden-act", "silu", "--model.num-key-value-heads", "1", "--data.tokenizer", "byte_bpe"),
             *("--optimizer.name", "muon", "--optimizer.average-decay", "0.9", "--optimizer.learning-rate", "4e-3"),
-            *OF_MODERN,
+            *MODERN_ARGUMENTS,
         ),
         "EuroBertForMaskedLM",
     ),
@@ -159,7 +165,7 @@ MEMBERS = {  # arguments, the class of the export
             *("--model.mlm-bias", "False", "--model.mlm-inner-size", "16", "--model.pooler", "cls"),
             *("--model.hidden-act", "silu", "--model.window", "4", "--model.global-every", "3"),
             *("--model.first-global", "2", "--model.rope-theta-local", "100", "--data.tokenizer", "byte_bpe"),
-            *("--optimizer.name", "stable_adamw", "--optimizer.learning-rate", "4e-3", *OF_MODERN),
+            *("--optimizer.name", "stable_adamw", "--optimizer.learning-rate", "4e-3", *MODERN_ARGUMENTS),
         ),
         "UltrabertForMaskedLM",
     ),
@@ -182,7 +188,7 @@ MEMBERS = {  # arguments, the class of the export
     "xlm-roberta-xl": (
         (
             *("--data.tokenizer", "unigram", "--model.norm-place", "pre", "--model.embedding-norm", "none"),
-            *OF_ROBERTA,
+            *ROBERTA_ARGUMENTS,
         ),
         "XLMRobertaXLForMaskedLM",
     ),
@@ -201,7 +207,7 @@ MEMBERS = {  # arguments, the class of the export
             *("--model.embedding-norm", "none", "--model.mlm-tied", "False", "--model.mlm-transform", "gelu"),
             *("--model.head-bias", "all", "--model.pooler", "tanh_of_tasks", "--model.hidden-act", "silu"),
             *("--model.layer-norm-eps", "1e-5", "--optimizer.name", "adamw", "--optimizer.learning-rate", "4e-3"),
-            *(*OF_MODERN, "--model.norm-bias", "True"),
+            *(*MODERN_ARGUMENTS, "--model.norm-bias", "True"),
         ),
         "EsmcForMaskedLM",
     ),
@@ -218,7 +224,7 @@ MEMBERS = {  # arguments, the class of the export
     "longformer": (
         (
             *("--data.tokenizer", "byte_bpe", "--model.window", "4", "--model.global-every", "0"),
-            *("--model.global-tokens", "marked", "--model.global-projections", "True", *OF_ROBERTA),
+            *("--model.global-tokens", "marked", "--model.global-projections", "True", *ROBERTA_ARGUMENTS),
         ),
         "LongformerForMaskedLM",
     ),
@@ -250,7 +256,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def similar_words(corpus: Path) -> Path:
-    """A table in which a word of the corpus is like those beside it in the order of the alphabet."""
+    """A table in which each word of the corpus is similar to the next two in alphabetical order."""
     words = sorted(set(corpus.read_text(encoding="utf-8").split()) - {"."})
     path = corpus.with_name("similar.tsv")
     path.write_text("".join(f"{a}\t{b}\t{c}\n" for a, b, c in zip(words, words[1:], words[2:], strict=False)), "utf-8")
@@ -259,7 +265,7 @@ def similar_words(corpus: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def units(corpus: Path) -> Path:
-    """A list of entities: the nouns of the corpus with what stands before them."""
+    """A list of entities: the nouns of the corpus with the word before them."""
     lines = [line.split() for line in corpus.read_text(encoding="utf-8").splitlines() if line]
     path = corpus.with_name("units.txt")
     path.write_text("".join(f"{pair}\tentity\n" for pair in sorted({" ".join(words[1:3]) for words in lines})), "utf-8")
@@ -278,15 +284,15 @@ def test_family_trains_resumes_and_is_exported(
     fixed += ("--training.keep-every", ended, "--training.steps", str(STEPS))
     fixed += ("--optimizer.warmup-steps", "10", *arguments)
     finish(command(recipe, corpus, run, *fixed), log)
-    found = curves(read_metrics(run / "metrics.jsonl"))
-    assert found["eval/mlm_loss"][1][-1] < found["baseline/no_context_loss"][1][-1]
+    logs = curves(read_metrics(run / "metrics.jsonl"))
+    assert logs["eval/mlm_loss"][1][-1] < logs["baseline/no_context_loss"][1][-1]
     if get_family(family).generator:
-        # Killed at a drawn moment. A save waits for the one before, so that of step 40 is there by step 80.
+        # Kill at a random moment. A save waits for the one before it, so the one of step 40 is complete by step 80.
         moment = random.Random(family).uniform(0.0, 0.2)
         code = stop_after(command(recipe, corpus, half, *fixed), log, moment, signal.SIGKILL, f"pretraining  {ended} /")
         assert code == -signal.SIGKILL
     else:
-        # Gone on from its checkpoint half-way, a copy has the bits of the run that was not interrupted.
+        # A copy that resumes from the checkpoint half-way ends with the bits of the uninterrupted run.
         shutil.copytree(run, half)
         for step in (half / "checkpoints").iterdir():
             if step.name != ended:
@@ -294,7 +300,7 @@ def test_family_trains_resumes_and_is_exported(
     finish(command(recipe, corpus, half, *fixed), log)
     assert "resuming" in log.read_text() and digests(half) == digests(run)
     again = curves(read_metrics(half / "metrics.jsonl"))
-    assert all(again[name] == found[name] for name in found if name.startswith(("train/", "eval/")))
+    assert all(again[name] == logs[name] for name in logs if name.startswith(("train/", "eval/")))
     if not architecture:
         assert not (run / "huggingface").exists() and "transformers has no class" in log.read_text()
         return
@@ -308,8 +314,8 @@ def test_family_trains_resumes_and_is_exported(
 
 
 Batch = dict[str, np.ndarray]
-# What presets lack, for it is of pretraining alone.
-AS_PUBLISHED: dict[str, dict[str, Any]] = {
+# Options that presets lack because they belong to pretraining alone.
+PRETRAINING_OPTIONS: dict[str, dict[str, Any]] = {
     "deberta": {"mlm_decoder": "enhanced"},
     "deberta-v2": {"mlm_decoder": "enhanced", "conv_kernel": 3},
     "eurobert": {"num_key_value_heads": 2},
@@ -323,24 +329,24 @@ AS_PUBLISHED: dict[str, dict[str, Any]] = {
 }
 
 
-def training_of(family: str, mesh: MeshConfig, **how: Any) -> Training:
-    """A small network of a family on a mesh, with all of its objectives."""
+def family_training(family: str, mesh: MeshConfig, **settings: Any) -> Training:
+    """Train a small network of a family on a mesh, with all its objectives."""
     model = small(family, **{key: getattr(MODEL, key) for key in SIZES} | {"num_hidden_layers": 4})
     if model.attention_block:
-        # Of rows with several sequences: attention is full, as in single rows of up to so many blocks.
+        # Rows this short have full attention at this block size, which packed rows require.
         model = replace(model, attention_block=16)
     if model.embedding_norm == "none":
-        # The first norm divides small vectors by their size: with 0.02, rounding grows a hundredfold in ten steps.
+        # The first norm divides by the size of the vectors: with 0.02, rounding errors grow a hundredfold in ten steps.
         model = replace(model, initializer_range=0.2)
     objectives = get_family(family).objectives
     if get_family(family).generator:
         model, objectives = replace(model, generator_width=0.5), ("mlm", *objectives)
-    model = replace(model, **AS_PUBLISHED.get(family, {}))
-    return Training(mesh, model, OPTIMIZER, objectives=choose(objectives), **how)
+    model = replace(model, **PRETRAINING_OPTIONS.get(family, {}))
+    return Training(mesh, model, OPTIMIZER, objectives=choose(objectives), **settings)
 
 
-def batches_of(family: str) -> Iterator[Batch]:
-    """Random batches with the token types that the family has, and the arrays of every objective."""
+def family_batches(family: str) -> Iterator[Batch]:
+    """Random batches with the family's token types and the arrays of every objective."""
     for batch in batches():
         types = FAMILIES[family].presets["base"].type_vocab_size
         positions = batch["mlm_positions"]
@@ -355,40 +361,40 @@ def batches_of(family: str) -> Iterator[Batch]:
 
 
 def in_twos(batch: Batch) -> Batch:
-    """The same sequences, two in each row of twice the length."""
+    """Pack the same sequences, two in each row of twice the length."""
     lengths = batch["sequence_ids"].sum(1)
-    made: Batch = {}
+    packed: Batch = {}
     for key, rows in batch.items():
         first, second = rows[0::2], rows[1::2]
         if key in ("mlm_positions", "cls_positions", "sbo_left", "sbo_right"):
             second = second + lengths[0::2, None]
-        made[key] = np.concatenate([first, second], axis=1)
-    width = made["input_ids"].shape[1]
+        packed[key] = np.concatenate([first, second], axis=1)
+    width = packed["input_ids"].shape[1]
     for key in ("input_ids", "token_type_ids", "sequence_ids", "rtd_weights"):
         table = np.zeros((len(lengths) // 2, width), batch[key].dtype)
         for row, (one, other) in enumerate(lengths.reshape(-1, 2)):
             table[row, :one] = batch[key][2 * row, :one]
             table[row, one : one + other] = batch[key][2 * row + 1, :other] + (key == "sequence_ids")
-        made[key] = table
-    return made
+        packed[key] = table
+    return packed
 
 
 @functools.cache
 def single_losses(family: str, dropout_seed: int | None) -> np.ndarray:
     """The losses on one device."""
-    return training_of(family, MeshConfig(1, 1, 1), dropout_seed=dropout_seed).losses(batches_of(family))
+    return family_training(family, MeshConfig(1, 1, 1), dropout_seed=dropout_seed).losses(family_batches(family))
 
 
 @pytest.mark.parametrize(("family", "mesh", "content"), [tuple(row.values()) for row in covering_rows(ON_MESHES)])
 def test_families_train_equally_on_a_mesh(family: str, mesh: str, content: str) -> None:
     if content == "packed":
         execution = replace(IN_CHUNKS, remat="dots", scan_unroll=2)
-        training = training_of(family, ALL_MESHES[mesh], execution=execution, accumulate=2)
-        seen = map(in_twos, batches_of(family))
+        training = family_training(family, ALL_MESHES[mesh], execution=execution, accumulate=2)
+        seen = map(in_twos, family_batches(family))
     else:
-        training = training_of(family, ALL_MESHES[mesh], accumulate=2, dropout_seed=3)
-        seen = batches_of(family)
-    if "length" in mesh and family in OF_WHOLE_ROWS:
+        training = family_training(family, ALL_MESHES[mesh], accumulate=2, dropout_seed=3)
+        seen = family_batches(family)
+    if "length" in mesh and family in NEED_WHOLE_ROWS:
         with pytest.raises(ValueError, match="needs whole rows and excludes"):
             check_rows_split(training.mesh, training.blueprint.model, 2 * LENGTH)
         return
@@ -406,6 +412,6 @@ def test_families_train_equally_on_a_mesh(family: str, mesh: str, content: str) 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_bfloat16_losses_are_close_to_float32(family: str, mesh: MeshConfig) -> None:
     """Within 0.5 % over three updates, before differences grow. A CPU takes heads in turn unless a mesh splits them."""
-    first = [*islice(batches_of(family), 3)]
-    narrow = training_of(family, mesh, execution=replace(IN_CHUNKS, dtype="bfloat16")).losses(first)
-    np.testing.assert_allclose(narrow, training_of(family, mesh).losses(first), rtol=5e-3)
+    first = [*islice(family_batches(family), 3)]
+    narrow = family_training(family, mesh, execution=replace(IN_CHUNKS, dtype="bfloat16")).losses(first)
+    np.testing.assert_allclose(narrow, family_training(family, mesh).losses(first), rtol=5e-3)

@@ -35,8 +35,8 @@ def test_stage_without_a_teacher_counts_no_teacher_flops():
     taught, alone = make_stages(config)
     teacher = replace(BASE, num_hidden_layers=24)
     assert flops_of_stage(config, alone, teacher) == flops_of_stage(config, taught, None)
-    of_teacher = train_flops_per_token(teacher, 128, 0) / 3
-    assert flops_of_stage(config, taught, teacher) == flops_of_stage(config, taught, None) + of_teacher
+    teacher_flops = train_flops_per_token(teacher, 128, 0) / 3
+    assert flops_of_stage(config, taught, teacher) == flops_of_stage(config, taught, None) + teacher_flops
 
 
 SMALL = ModelConfig(
@@ -56,14 +56,14 @@ SMALL = ModelConfig(
         ({"window": 5, "global_every": 0}, -12 * 64 * 6 * 21),
         ({"window": 5}, 0),
         ({"window": 100, "global_every": 0}, 0),
-        # The window, and the first token as a key of all and as one that sees all; its projections of 64 x 64.
+        # The window; a global first token is one more key for all and sees all; its projections are 64 x 64.
         ({"window": 5, "global_every": 0, "global_tokens": "marked", "global_projections": True}, -12 * 64 * 6 * 21),
         ({"window": 5, "global_every": 0, "global_tokens": "first"}, -12 * 64 * 6 * 19),
         (
             {"window": 5, "global_every": 0, "global_tokens": "first", "global_projections": True},
             -12 * 64 * 6 * 19 + 6 * 6 * 64 * 64 * (2 + 1 / 32),
         ),
-        # Of 16 blocks of 2, two see all 32 keys, two 5 blocks of them and the others 6.
+        # Among 16 blocks of 2 tokens, two see all 32 keys, two see 5 blocks and the others 6.
         ({"attention_block": 2, "random_blocks": 1}, -12 * 64 * 6 * (32 - (2 * 32 + 2 * 10 + 12 * 12) / 16)),
         ({"attention_block": 16, "random_blocks": 1}, 0),
         # A third matrix of 64 x 256 in each layer; no transform of 64 x 64 at 4 of 32 tokens.
@@ -75,7 +75,7 @@ SMALL = ModelConfig(
         ({"pooler": "none"}, -6 * (64 * 64 + 2 * 64) / 32),
         # No MLM and no pooler; 64 x 65 parameters for every token.
         ({"family": "electra", "pooler": "gelu"}, 6 * 64 * (65 - (1064 * 4 + 66) / 32)),
-        # All 24 rows of the table are met within 32 tokens.
+        # 32 tokens use all 24 rows of the table.
         ({"position_embedding": "relative", "relative_max": 12}, 12 * 64 * 6 * 24),
         # One more run of a layer, which sees 32 keys.
         ({"mlm_decoder": "enhanced"}, 6 * (4 * 64 * 64 + 2 * 64 * 256) + 12 * 64 * 32),
@@ -86,18 +86,18 @@ SMALL = ModelConfig(
     ids=str,
 )
 def test_options_by_hand(change, difference):
-    found = train_flops_per_token(replace(SMALL, **change), 32, 4) - train_flops_per_token(SMALL, 32, 4)
-    assert found == pytest.approx(difference, abs=1e-6)
+    actual = train_flops_per_token(replace(SMALL, **change), 32, 4) - train_flops_per_token(SMALL, 32, 4)
+    assert actual == pytest.approx(difference, abs=1e-6)
 
 
 def test_generator_counts_as_a_separate_model():
     whole = replace(SMALL, family="electra", pooler="gelu", generator_width=0.25)
-    of_generator = replace(
+    generator = replace(
         SMALL, family="electra-generator", pooler="gelu", hidden_size=16, embedding_size=64, num_attention_heads=1,
         intermediate_size=64,
     )  # fmt: skip
     alone = train_flops_per_token(replace(whole, generator_width=0.0), 32, 4)
-    assert train_flops_per_token(whole, 32, 4) == alone + train_flops_per_token(of_generator, 32, 4)
+    assert train_flops_per_token(whole, 32, 4) == alone + train_flops_per_token(generator, 32, 4)
 
 
 @pytest.mark.parametrize(
@@ -186,8 +186,8 @@ def test_peak_of_an_unknown_accelerator_is_measured_in_bfloat16(monkeypatch):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_measured_peak_is_the_fastest_product(dtype):
-    """On a clock of its own, where three products take a second, half of one, and a second."""
+    """On a fake clock, where three products take a second, half a second, and a second."""
     readings = iter([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 5.5, 6.0, 7.0, 8.0, 100.0])
     peak = measured_peak_flops(size=64, seconds=9.0, dtype=dtype, clock=lambda: next(readings))
     assert peak == 2 * 64**3 / 0.5 / jax.local_device_count()
-    assert next(readings, None) is None, "a product is measured until the time is over, and none after it"
+    assert next(readings, None) is None, "products are measured until the time is over, and none after it"

@@ -1,4 +1,4 @@
-"""A frozen teacher is sharded as its student is."""
+"""A frozen teacher is sharded like its student."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_teacher_is_sharded_like_its_student(mesh):
         axis for spec in specs.values() for part in spec for axis in ([part] if isinstance(part, str) else part or ())
     }
     assert {"fsdp", "tensor"} <= axes
-    # The step takes its teacher so, and leaves no copy of it on every device.
+    # The step's argument has the same shardings, so that no device holds a whole copy.
     for sharding, leaf in zip(
         jax.tree.leaves(frozen_shardings(blueprint)), jax.tree.leaves(teacher.params), strict=True
     ):

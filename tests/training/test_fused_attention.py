@@ -1,4 +1,4 @@
-"""The train step with a fused attention: the same losses on a mesh, and no more traffic than without it."""
+"""The train step with fused attention: the same losses on a mesh, and no more communication than without it."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def losses(mesh: MeshConfig, model: ModelConfig) -> np.ndarray:
 
 @pytest.mark.long
 def test_kernel_runs_on_the_rows_and_heads_of_each_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = losses(MeshConfig(1, 1, 1), WITH_DROPOUT)
+    expected = losses(MeshConfig(1, 1, 1), WITH_DROPOUT)
     monkeypatch.setattr(step_module, "choose_attention", lambda *_: AttentionChoice("mosaic_interpreted", ""))
-    np.testing.assert_allclose(losses(MeshConfig(1, 1, 2), WITH_DROPOUT), wanted, rtol=1e-5)
+    np.testing.assert_allclose(losses(MeshConfig(1, 1, 2), WITH_DROPOUT), expected, rtol=1e-5)
 
 
 def test_tpu_step_with_dropout_uses_the_kernel() -> None:
@@ -69,7 +69,7 @@ def run(mesh: MeshConfig, packing: str, attention: str) -> Config:
 
 @pytest.fixture(scope="module")
 def tpus() -> list[jax.Device]:
-    """Four chips of a TPU v5e, which need not be here."""
+    """Four chips of a TPU v5e, without the hardware."""
     pytest.importorskip("libtpu", reason="needs the TPU's compiler: pip install libtpu")
     os.environ |= {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "true"}
     from jax.experimental import topologies
@@ -90,10 +90,10 @@ def traced(config: Config, devices: list[jax.Device], platform: str | None = Non
 
 
 def collectives(text: str) -> set[tuple[str, str]]:
-    """Name and array types of every collective, layouts left out."""
+    """The name and array types of every collective, without layouts."""
     kinds = "all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute"
-    found = re.findall(rf"= ([^=\n]*?) ({kinds})(?:-start)?\(", text)
-    return {(name, re.sub(r"\{[^}]*\}", "", types)) for types, name in found}
+    matches = re.findall(rf"= ([^=\n]*?) ({kinds})(?:-start)?\(", text)
+    return {(name, re.sub(r"\{[^}]*\}", "", types)) for types, name in matches}
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ def test_mosaic_compiles_for_a_tpu_over_the_heads_of_each_device(by_kernel: str)
     calls = re.findall(r".*custom_call_target=\"tpu_custom_call\".*", by_kernel)
     assert len(calls) >= 2  # forward and backward
     rows, whole = 8 // 2, 4
-    assert all(f"bf16[{rows},3,512,128]" in call for call in calls)  # a group of heads, most of them zeros
+    assert all(f"bf16[{rows},3,512,128]" in call for call in calls)  # a group of heads, mostly padding
     assert f"[{rows},{whole},512,16]" not in by_kernel and f"[{rows},512,{whole},16]" not in by_kernel
 
 
@@ -126,7 +126,7 @@ def test_mosaic_adds_no_communication_to_xla(by_kernel: str, tpus: list[jax.Devi
     ids=["data=2,tensor=2", "data=4", "data=2,length=2"],
 )
 def test_step_lowered_for_gpus_uses_cudnn(mesh: MeshConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    # jax asks the installed cuDNN for its version before it lowers anything; here there is none.
+    # jax checks the version of the installed cuDNN before lowering; here there is none.
     monkeypatch.setattr("jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version", lambda: 91_100)
     monkeypatch.setattr("bertjax.training.step.compute_capability", lambda device: "9.0")
     step = traced(run(mesh, "none", "cudnn"), jax.devices()[:4], "cuda")

@@ -1,4 +1,4 @@
-"""Weights gathered by layer (`execution.gather`) give the step that weights gathered at once give."""
+"""Gathering weights by layer (`execution.gather`) gives the same step as gathering them at once."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def figures(training: Training) -> list[float]:
 def test_gathering_by_layer_equals_gathering_at_once(name: str, bert_by_layer: Training) -> None:
     case = CASES[name]
     by_layer = bert_by_layer.restarted() if name == "bert" else training(case, gather="layer")
-    # bfloat16 rounds gradients on their way, at places that depend on the devices.
+    # With bfloat16, gradients are rounded at places that depend on the mesh.
     reference = training(case, mesh=None if case.execution.get("dtype") == "bfloat16" else MeshConfig(1, 1, 1))
     np.testing.assert_allclose(figures(by_layer), figures(reference), rtol=1e-5)
 

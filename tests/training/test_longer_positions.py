@@ -1,4 +1,4 @@
-"""A RoBERTa becomes a Longformer with a longer table of positions, by the recipe and the command of its users."""
+"""RoBERTa becomes a Longformer with a longer position table, with the published recipe and command."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TINY = {
 
 @pytest.mark.long
 def test_longformer_starts_from_roberta_with_4096_positions(tmp_path: Path) -> None:
-    """RoBERTa's 512 positions, the recipe's own rows and windows, and a folder that transformers has saved."""
+    """RoBERTa's 512 positions, the recipe's rows and windows, and a folder saved by transformers."""
     tokenizer = tokenizer_of("roberta")
     config = small("roberta", max_position_embeddings=512, vocab_size=tokenizer.vocab_size)
     network, folder = their_model(config, std=0.02), tmp_path / "roberta"
@@ -47,10 +47,10 @@ def test_longformer_starts_from_roberta_with_4096_positions(tmp_path: Path) -> N
 
 
 def assert_repeated(folder: Path, before: dict, length: int) -> None:
-    """Four steps of the recipe's rate of 3e-5 away from the repeated table, at every position."""
+    """Check that every position is within four steps at a rate of 3e-5 of the repeated table."""
     table = np.asarray(before["embeddings"]["position"])
-    said = f"the position table has {length:,} rows: the {len(table)} there, repeated from the start"
-    assert said in (folder / "log").read_text()
+    note = f"the position table has {length:,} rows: the {len(table)} there, repeated from the start"
+    assert note in (folder / "log").read_text()
     after = load_run(folder / "run").params["encoder"]
     repeated = np.concatenate([table] * (-(-length // len(table))))[:length]
     moved = np.abs(np.asarray(after["embeddings"]["position"]) - repeated)

@@ -1,4 +1,4 @@
-"""The update rules are the reference's, written out a second time."""
+"""The update rules against references that are written out a second time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bertjax.training.optimizer import decays, follow, make_optimizer, moving_av
 
 
 def reference_update(param, grad, m, v, rate, *, decay):
-    """optimization.py's AdamWeightDecayOptimizer, one parameter."""
+    """optimization.py's AdamWeightDecayOptimizer for one parameter."""
     m = 0.9 * m + 0.1 * grad
     v = 0.999 * v + 0.001 * grad**2
     update = m / (np.sqrt(v) + 1e-6)
@@ -66,24 +66,24 @@ def test_weight_decay_skips_biases_and_scales() -> None:
 def test_decay_all_decays_biases() -> None:
     params = {"bias": jnp.ones(3), "kernel": jnp.ones(3)}
     zero = jax.tree.map(jnp.zeros_like, params)
-    for decay_all, of_bias in ((False, 0.0), (True, 0.01)):
+    for decay_all, bias_decay in ((False, 0.0), (True, 0.01)):
         optimizer = make_optimizer(OptimizerConfig(name="adamw", decay_all=decay_all))
         updates, _ = optimizer.update(zero, optimizer.init(params), params)
-        np.testing.assert_allclose(updates["bias"], of_bias)
+        np.testing.assert_allclose(updates["bias"], bias_decay)
         np.testing.assert_allclose(updates["kernel"], 0.01)
 
 
 def reference_lamb(param, grad, m, v, rate, number, *, corrected, excluded):
-    """Algorithm 2 of arXiv 1904.00962, one matrix; `corrected` divides the moments by 1 - beta^t."""
+    """Algorithm 2 of arXiv 1904.00962 for one matrix; `corrected` divides the moments by 1 - beta^t."""
     m = 0.9 * m + 0.1 * grad
     v = 0.999 * v + 0.001 * grad**2
     m_hat, v_hat = (m / (1 - 0.9**number), v / (1 - 0.999**number)) if corrected else (m, v)
     update = m_hat / (np.sqrt(v_hat) + 1e-6)
     if not excluded:
         update = update + 0.01 * param
-        of_param, of_update = np.linalg.norm(param), np.linalg.norm(update)
-        if of_param > 0 and of_update > 0:
-            update = update * of_param / of_update
+        param_norm, update_norm = np.linalg.norm(param), np.linalg.norm(update)
+        if param_norm > 0 and update_norm > 0:
+            update = update * param_norm / update_norm
     return param - rate * update, m, v
 
 
@@ -106,12 +106,12 @@ def test_lamb_equals_the_paper_for_each_stacked_layer(name: str) -> None:
         updates, state = update(jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), grads), state, ours)
         ours = jax.tree.map(lambda p, u, rate=rate: p - rate * u, ours, updates)
         dense = grads["layers"]["dense"]
-        found = {("word", None): grads["embeddings"]["word"][:6], ("zero", None): grads["zero"]["kernel"]}
-        found |= {(key, layer): dense[key][layer] for key in dense for layer in range(4)}
+        part_grads = {("word", None): grads["embeddings"]["word"][:6], ("zero", None): grads["zero"]["kernel"]}
+        part_grads |= {(key, layer): dense[key][layer] for key in dense for layer in range(4)}
         for key, (param, m, v) in expected.items():
             corrected, excluded = name == "lamb", key[0] == "bias"
             expected[key] = reference_lamb(
-                param, found[key], m, v, rate, number, corrected=corrected, excluded=excluded
+                param, part_grads[key], m, v, rate, number, corrected=corrected, excluded=excluded
             )
     np.testing.assert_allclose(ours["embeddings"]["word"][:6], expected["word", None][0], rtol=2e-5, atol=1e-6)
     np.testing.assert_array_equal(ours["embeddings"]["word"][6:], 0)
@@ -122,7 +122,7 @@ def test_lamb_equals_the_paper_for_each_stacked_layer(name: str) -> None:
 
 
 def test_stable_adamw_equals_the_rule_for_each_stacked_layer() -> None:
-    """Over gradients that grow suddenly, so that steps are shortened; written out in float64."""
+    """Written out in float64, with gradients that grow suddenly, so that steps are shortened."""
     rng = np.random.default_rng(2)
     layers = {"kernel": rng.normal(size=(3, 4, 5)), "bias": rng.normal(size=(3, 5))}
     params = {"layers": layers, "word": np.ones((6, 2))}
@@ -158,16 +158,16 @@ def test_unknown_optimizer_is_refused_with_the_list() -> None:
 
 def newton_schulz(x: np.ndarray) -> np.ndarray:
     """Five iterations of the quintic of Jordan 2024, on the wide side."""
-    x, turned = (x.T, True) if x.shape[0] > x.shape[1] else (x, False)
+    x, is_transposed = (x.T, True) if x.shape[0] > x.shape[1] else (x, False)
     x = x / (np.linalg.norm(x) + 1e-8)
     for _ in range(5):
         square = x @ x.T
         x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
-    return x.T if turned else x
+    return x.T if is_transposed else x
 
 
 def test_muon_equals_the_rule_for_each_stacked_matrix() -> None:
-    """In float64, over four updates; what is not a matrix of a layer has adamw's."""
+    """In float64, over four updates; parameters other than the layers' matrices get adamw's updates."""
     rng = np.random.default_rng(3)
     shapes = {
         "attention": {"query": {"kernel": (2, 6, 2, 3)}, "output": {"kernel": (2, 2, 3, 6)}},
@@ -179,12 +179,12 @@ def test_muon_equals_the_rule_for_each_stacked_matrix() -> None:
     config = OptimizerConfig(name="muon", weight_decay=0.1, eps=1e-8)
     optimizer, adamw = make_optimizer(config), make_optimizer(OptimizerConfig(name="adamw", weight_decay=0.1, eps=1e-8))
     state, other = optimizer.init(ours), adamw.init(ours)
-    step, step_of_adamw = jax.jit(optimizer.update), jax.jit(adamw.update)
+    step, adamw_step = jax.jit(optimizer.update), jax.jit(adamw.update)
     layers = params["encoder"]["layers"]
     momenta = jax.tree.map(np.zeros_like, params)
 
     def update(x: np.ndarray, m: np.ndarray, g: np.ndarray, t: int, inputs: int) -> np.ndarray:
-        """The step of one matrix, whose first `inputs` dims are its inputs."""
+        """The update of one matrix, whose first `inputs` dims are its inputs."""
         m = 0.95 * m / (1 - 0.95 ** (t + 1)) + 0.05 * g / (1 - 0.95**t)
         flat = m.reshape(np.prod(m.shape[:inputs]), -1)
         return (newton_schulz(flat) * 0.2 * np.sqrt(max(flat.shape))).reshape(x.shape) + 0.1 * x
@@ -193,25 +193,25 @@ def test_muon_equals_the_rule_for_each_stacked_matrix() -> None:
         grads = jax.tree.map(lambda x: rng.normal(size=x.shape), params)
         exact = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), grads)
         updates, state = step(exact, state, ours)
-        of_adam, other = step_of_adamw(exact, other, ours)
+        adamw_updates, other = adamw_step(exact, other, ours)
         momenta = jax.tree.map(lambda m, g: 0.95 * m + 0.05 * g, momenta, grads)
-        found, m, g = (tree["encoder"]["layers"] for tree in (updates, momenta, grads))
+        layer_updates, m, g = (tree["encoder"]["layers"] for tree in (updates, momenta, grads))
         for (first, second), inputs in (
             (("attention", "query"), 1),
             (("attention", "output"), 2),
             (("mlp", "output"), 1),
         ):
-            x, m_x, g_x, u = (tree[first][second]["kernel"] for tree in (layers, m, g, found))
+            x, m_x, g_x, u = (tree[first][second]["kernel"] for tree in (layers, m, g, layer_updates))
             for layer in range(2):
-                wanted = update(x[layer], m_x[layer], g_x[layer], t, inputs)
-                np.testing.assert_allclose(u[layer], wanted, rtol=1e-4, atol=1e-4)
-        x, m_x, g_x, u = (tree["mlp"]["intermediate"]["kernel"] for tree in (layers, m, g, found))
+                expected = update(x[layer], m_x[layer], g_x[layer], t, inputs)
+                np.testing.assert_allclose(u[layer], expected, rtol=1e-4, atol=1e-4)
+        x, m_x, g_x, u = (tree["mlp"]["intermediate"]["kernel"] for tree in (layers, m, g, layer_updates))
         for layer, half in np.ndindex(2, 2):
-            wanted = update(x[layer, :, half], m_x[layer, :, half], g_x[layer, :, half], t, 1)
-            np.testing.assert_allclose(u[layer, :, half], wanted, rtol=1e-4, atol=1e-4)
-        np.testing.assert_allclose(updates["head"]["kernel"], of_adam["head"]["kernel"], rtol=1e-5)
-        of_adam = of_adam["encoder"]["layers"]
-        np.testing.assert_allclose(found["mlp"]["output"]["bias"], of_adam["mlp"]["output"]["bias"], rtol=1e-5)
+            expected = update(x[layer, :, half], m_x[layer, :, half], g_x[layer, :, half], t, 1)
+            np.testing.assert_allclose(u[layer, :, half], expected, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(updates["head"]["kernel"], adamw_updates["head"]["kernel"], rtol=1e-5)
+        ours_bias, theirs = (tree["encoder"]["layers"]["mlp"]["output"]["bias"] for tree in (updates, adamw_updates))
+        np.testing.assert_allclose(ours_bias, theirs, rtol=1e-5)
 
 
 @pytest.mark.parametrize("decay", [0.999, 0.99999])
@@ -235,7 +235,7 @@ def test_moving_average_equals_optax_ema() -> None:
     params = {"kernel": jnp.linspace(-1.0, 1.0, 6)}
     optimizer, plain = (make_optimizer(OptimizerConfig(average_decay=decay)) for decay in (0.9, 0.0))
     theirs = optax.ema(0.9)
-    state, without, of_theirs = optimizer.init(params), plain.init(params), theirs.init(params)
+    state, without, their_state = optimizer.init(params), plain.init(params), theirs.init(params)
     for number in range(7):
         grads = {"kernel": jnp.sin(jnp.arange(6.0) + number)}
         updates, state = optimizer.update(grads, state, params)
@@ -243,7 +243,7 @@ def test_moving_average_equals_optax_ema() -> None:
         np.testing.assert_array_equal(updates["kernel"], unchanged["kernel"])
         params = jax.tree.map(lambda p, u: p - 0.1 * u, params, updates)
         state = follow(state, params)
-        wanted, of_theirs = theirs.update(params, of_theirs)
-        found = moving_average(state.average, 0.9, int(state.count))
-        np.testing.assert_allclose(found["kernel"], wanted["kernel"], rtol=1e-5)
+        expected, their_state = theirs.update(params, their_state)
+        actual = moving_average(state.average, 0.9, int(state.count))
+        np.testing.assert_allclose(actual["kernel"], expected["kernel"], rtol=1e-5)
     assert follow(without, params) is without

@@ -1,4 +1,4 @@
-"""Memory that runs out is told in settings: for every wording of XLA, in every place of a run, and for real."""
+"""Out-of-memory errors name the settings to change: for every wording of XLA, anywhere in a run, and for real."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def test_remedies_name_values_that_work() -> None:
 
 
 def test_remedies_depend_on_the_stage_and_the_mesh() -> None:
-    found = remedies(CONFIG, mesh(4, fsdp=2), LAST_ROWS)
-    assert found[0].startswith("--stages.0.grad-accum-steps 2: 1 rows a device")
-    assert found[3].startswith("--mesh.fsdp 4") and found[4].startswith("--execution.gather layer")
-    assert not any("grad-accum" in line for line in remedies(CONFIG, mesh(8), LAST_ROWS))  # a row a device already
-    # 48 rows a device in 3 parts cannot go on in 6 where that does not divide them.
+    lines = remedies(CONFIG, mesh(4, fsdp=2), LAST_ROWS)
+    assert lines[0].startswith("--stages.0.grad-accum-steps 2: 1 rows a device")
+    assert lines[3].startswith("--mesh.fsdp 4") and lines[4].startswith("--execution.gather layer")
+    assert not any("grad-accum" in line for line in remedies(CONFIG, mesh(8), LAST_ROWS))  # one row per device already
+    # 45 rows in 3 microbatches: the next number that divides them is 9, not 6.
     odd = replace(ROWS, training=replace(ROWS.training, global_batch_size=45, grad_accum_steps=3))
     assert remedies(CONFIG, mesh(), odd)[0].startswith("--training.grad-accum-steps 9: 5 rows")
 
@@ -52,12 +52,12 @@ def test_remedies_depend_on_the_stage_and_the_mesh() -> None:
 def test_remedies_leave_out_settings_already_in_use() -> None:
     rematerialised = replace(CONFIG, execution=ExecutionConfig(remat="dots"))
     assert [line.split(":")[0] for line in remedies(rematerialised, mesh(), ROWS)][1] == "--execution.remat full"
-    of_state = remedies(CONFIG, mesh(8), None)
-    assert of_state[0].startswith("--mesh.fsdp 2") and len(of_state) == 2
+    for_state = remedies(CONFIG, mesh(8), None)
+    assert for_state[0].startswith("--mesh.fsdp 2") and len(for_state) == 2
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("error", "size"),
     [
         ("Out of memory allocating 8388608000 bytes.", "8.39 GB more were requested"),  # CPU
         ("Out of memory while trying to allocate 4770354232 bytes.\nBufferAssignment", "4.77 GB more"),  # GPU
@@ -72,14 +72,14 @@ def test_remedies_leave_out_settings_already_in_use() -> None:
         ("something new", "the size of the allocation is unknown"),
     ],
 )
-def test_requested_size_is_parsed_from_every_wording(words: str, told: str) -> None:
+def test_requested_size_is_parsed_from_every_wording(error: str, size: str) -> None:
     with pytest.raises(OutOfMemory) as caught, settings_named("evaluating", CONFIG, mesh(), ROWS, lambda: [100, 200]):
-        raise jax.errors.JaxRuntimeError(f"RESOURCE_EXHAUSTED: {words}")
-    said = str(caught.value)
-    assert said.startswith(f"out of memory while evaluating: {told}")
-    assert f"XLA's message: RESOURCE_EXHAUSTED: {words.splitlines()[0]}" in said
-    assert "The last checkpoint, of step 200, is intact" in said
-    assert "this machine has" in said
+        raise jax.errors.JaxRuntimeError(f"RESOURCE_EXHAUSTED: {error}")
+    message = str(caught.value)
+    assert message.startswith(f"out of memory while evaluating: {size}")
+    assert f"XLA's message: RESOURCE_EXHAUSTED: {error.splitlines()[0]}" in message
+    assert "The last checkpoint, of step 200, is intact" in message
+    assert "this machine has" in message
 
 
 def test_other_jax_errors_pass_through() -> None:
@@ -88,14 +88,14 @@ def test_other_jax_errors_pass_through() -> None:
 
 
 def test_without_a_recipe_no_keys_or_checkpoints_are_named() -> None:
-    told = settings_named("evaluating", CONFIG, mesh(), ROWS, of_a_recipe=False)
-    with pytest.raises(OutOfMemory) as caught, told:
+    context = settings_named("evaluating", CONFIG, mesh(), ROWS, of_a_recipe=False)
+    with pytest.raises(OutOfMemory) as caught, context:
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: much")
     assert "--" not in str(caught.value) and "checkpoint" not in str(caught.value)
 
 
-class OfAnotherProcess:
-    """A device of a mesh over several hosts, of which XLA tells only its own process the memory."""
+class RemoteDevice:
+    """A device of another process, which does not report its memory to this one."""
 
     platform = "tpu"
 
@@ -104,9 +104,9 @@ class OfAnotherProcess:
 
 
 def test_each_process_reports_its_own_device() -> None:
-    several = SimpleNamespace(devices=np.array([OfAnotherProcess(), jax.devices()[0]]), local_devices=jax.devices()[:1])
-    told = settings_named("evaluating", CONFIG, several, of_a_recipe=False)
-    with pytest.raises(OutOfMemory, match="this machine has"), told:
+    several = SimpleNamespace(devices=np.array([RemoteDevice(), jax.devices()[0]]), local_devices=jax.devices()[:1])
+    context = settings_named("evaluating", CONFIG, several, of_a_recipe=False)
+    with pytest.raises(OutOfMemory, match="this machine has"), context:
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: much")
 
 
@@ -114,8 +114,8 @@ def test_failed_save_is_reported_instead_of_a_checkpoint() -> None:
     def saved() -> list[int]:
         raise OSError("checkpoint 7 was not written: the disk is full")
 
-    told = settings_named("training", CONFIG, mesh(), ROWS, saved)
-    with pytest.raises(OutOfMemory, match="checkpoint 7 was not written"), told:
+    context = settings_named("training", CONFIG, mesh(), ROWS, saved)
+    with pytest.raises(OutOfMemory, match="checkpoint 7 was not written"), context:
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: much")
 
 
@@ -134,7 +134,7 @@ def test_second_stage_out_of_memory_keeps_the_checkpoint(tmp_path: Path) -> None
     brief = ("--training.steps", "8", "--stages.0.start", "4")
     brief += ("--training.eval-rows", "8", "--training.eval-every", "100")
     arguments = command(recipe, source, tmp_path / "run", *shape, *brief, "--optimizer.warmup-steps", "2")
-    # Whatever the system would promise: the step takes 969 GB, more than it may.
+    # The step takes 969 GB, more than this limit, however much the system would promise.
     limit = (resource.RLIMIT_AS, (2**36, 2**36))
     ended = subprocess.run(
         arguments, capture_output=True, text=True, timeout=600, preexec_fn=lambda: resource.setrlimit(*limit)

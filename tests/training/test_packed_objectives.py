@@ -1,4 +1,4 @@
-"""The figures of an epoch are the same whether its sequences share rows or not: objectives with a teacher, MacBERT."""
+"""The figures of an epoch do not depend on packing: objectives with a teacher, and MacBERT."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bertjax.model.network import bind
 from bertjax.training.objectives import TEACHER, Forward, choose
 from bertjax.training.step import averages, batch_weights, objective_sums
 
-# The suite has BERT's figures, in tests/model/test_network.py, and what packing does to each objective's targets.
+# The suite has BERT's figures, in tests/model/test_network.py, and the packing of each objective's targets.
 pytestmark = pytest.mark.long
 
 LENGTH = 48
@@ -35,8 +35,10 @@ TAUGHT = ("mlm", "distil_mlm", "distil_cosine", "distil_layers")
 PADDED = DataConfig(sequence_length=LENGTH, max_predictions=8, short_sequence_probability=0.5)
 
 
-def figures_of(models: dict[str, ModelConfig], batches: PairBatches, objectives: tuple[str, ...]) -> dict[str, float]:
-    """Over a whole epoch, at once."""
+def epoch_figures(
+    models: dict[str, ModelConfig], batches: PairBatches, objectives: tuple[str, ...]
+) -> dict[str, float]:
+    """The figures of a whole epoch as one batch."""
     networks = {
         name: (abstract_network(config)[0], jax.jit(init_params, static_argnums=0)(config, jax.random.key(seed)))
         for seed, (name, config) in enumerate(models.items())
@@ -58,20 +60,20 @@ def require_equal(single: dict[str, float], packed: dict[str, float]) -> None:
 
 
 def test_student_losses_do_not_depend_on_packing() -> None:
-    """All objectives that ask a teacher, beside masked tokens."""
+    """All objectives with a teacher, and MLM."""
     models = {"model": replace(SMALL, teacher_width=16), TEACHER: replace(SMALL, num_hidden_layers=4)}
     split = MemorySplit(random_documents(30, seed=3, sentences=6, tokens=8), vocab_size=similar.SIZE)
 
     def of(packing: str) -> dict[str, float]:
         data = replace(PADDED, packing=packing)
         batches = PairBatches(split, Specials(vocab_size=similar.SIZE), data, 5, objectives=TAUGHT)
-        return figures_of(models, batches, TAUGHT)
+        return epoch_figures(models, batches, TAUGHT)
 
     require_equal(of("none"), of("pairs"))
 
 
 def test_macbert_losses_do_not_depend_on_packing(tmp_path: Path) -> None:
-    """Similar words in place of the hidden ones, n-grams, and the order of sentences."""
+    """Similar words instead of [MASK], n-grams, and sentence order."""
     table = similar.write_table(tmp_path / "similar.tsv", similar.SIMILAR)
     recipe = replace(load_recipe("configs/macbert.py").data, sources=(), segmenter="none", similar_words=table)
     sizes = {name: getattr(PADDED, name) for name in ("sequence_length", "max_predictions")}
@@ -80,6 +82,6 @@ def test_macbert_losses_do_not_depend_on_packing(tmp_path: Path) -> None:
     def of(packing: str) -> dict[str, float]:
         data = replace(recipe, packing=packing, short_sequence_probability=0.5, **sizes)
         batches = PairBatches(split, similar.WORDPIECE, data, 5, objectives=("mlm", "sop"))
-        return figures_of({"model": replace(SMALL, family="macbert")}, batches, ("mlm", "sop"))
+        return epoch_figures({"model": replace(SMALL, family="macbert")}, batches, ("mlm", "sop"))
 
     require_equal(of("none"), of("pairs"))

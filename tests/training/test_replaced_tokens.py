@@ -1,4 +1,4 @@
-"""ELECTRA's objective: samples of the generator, the discriminator's loss, and what neither may depend on."""
+"""ELECTRA's objective: the generator's samples, the discriminator's loss, and what they must not depend on."""
 
 from __future__ import annotations
 
@@ -44,37 +44,37 @@ MODEL = ModelConfig(
 IN_CHUNKS = ExecutionConfig(logits_chunk=16)
 DATA = DataConfig(sequence_length=48, max_predictions=8, keep_share=0.15, random_share=0.0)
 SPECIALS = Specials(vocab_size=300)
-FEW = 24  # the text has ids below it alone, which the generator of these tests prefers: it is often right by chance
+FEW = 24  # all ids of the text are below it, and the generator prefers these, so that it is often right by chance
 SPLIT = MemorySplit(random_documents(80, seed=3, sentences=6, tokens=8), vocab_size=FEW)
 NAMES = ("mlm", "rtd")
 OBJECTIVES = choose(NAMES)
 
 
-def batches_of(packing: str = "none") -> PairBatches:
+def make_batches(packing: str = "none") -> PairBatches:
     return PairBatches(SPLIT, SPECIALS, replace(DATA, packing=packing), 5, objectives=NAMES)
 
 
 @pytest.fixture(scope="module")
 def network() -> tuple:
-    """Every parameter random: fresh biases are 0, and vectors that change places would pass."""
+    """Every parameter random: with zero biases, a test would not notice if two vectors were exchanged."""
     graphdef, _, _ = abstract_network(MODEL, IN_CHUNKS)
     params = jax.tree.map(jnp.asarray, draw_params(MODEL, noise=0.1))
     params["generator"]["mlm_head"]["bias"] += jnp.where(jnp.arange(384) < FEW, 4.0, 0.0)
     return graphdef, params
 
 
-def forward_of(network: tuple, params=None, packed: bool = True) -> Forward:
+def make_forward(network: tuple, params=None, packed: bool = True) -> Forward:
     model = bind(network[0], network[1] if params is None else params)
     return Forward({"model": model, **model.companions()}, None, packed=packed, trained=("model", "generator"))
 
 
 @pytest.fixture(scope="module")
-def made(network: tuple):
-    """(batch) -> ids with samples, where they are replaced, all figures of both objectives."""
+def run_objectives(network: tuple):
+    """(batch) -> (ids with samples, mask of replaced ids, all figures of both objectives)."""
 
     @jax.jit
     def compute(batch):
-        forward = forward_of(network)
+        forward = make_forward(network)
         sums = objective_sums(forward, batch, None, OBJECTIVES)
         return *replaced(forward, batch), averages(sums, batch_weights(batch, OBJECTIVES), OBJECTIVES)
 
@@ -93,31 +93,31 @@ def test_samples_follow_the_distribution_of_the_logits() -> None:
     sample = jax.jit(partial(sampled_tokens, vocab_size=vocabulary, chunk=1_000))
     for kind, draws in (("successive", np.arange(2 * count)), ("random", draw.integers(0, 2**32, 2 * count))):
         draws = draws.astype(np.uint32)[None]
-        found = np.asarray(sample(np.repeat(hidden, count, axis=0)[None], table, bias, draws))[0]
-        for tokens, share in zip(found.reshape(2, count), shares, strict=True):
+        samples = np.asarray(sample(np.repeat(hidden, count, axis=0)[None], table, bias, draws))[0]
+        for tokens, share in zip(samples.reshape(2, count), shares, strict=True):
             counts = np.bincount(tokens, minlength=vocabulary)
             assert len(counts) == vocabulary, "no token of the padding"
             often = share * count > 5
             rest = counts[~often].sum(), share[~often].sum() * count
             seen, expected = np.append(counts[often], rest[0]), np.append(share[often] * count, rest[1])
             assert stats.chisquare(seen, expected * seen.sum() / expected.sum()).pvalue > 1e-3, kind
-        # Neighbours are independent: as often equal as two independent draws are.
-        equal = np.mean(found[: count - 1] == found[1:count])
+        # Neighbours are independent: they are equal as often as two independent draws.
+        equal = np.mean(samples[: count - 1] == samples[1:count])
         assert abs(equal - (shares[0] ** 2).sum()) < 4.5 * (0.25 / count) ** 0.5
 
 
 def test_chunks_change_no_sample() -> None:
     draw = np.random.default_rng(2)
-    given = (draw.normal(size=(5, 10, 8)), draw.normal(size=(64, 8)), draw.normal(size=64))
-    given = (*(x.astype(np.float32) for x in given), draw.integers(0, 2**32, (5, 10), dtype=np.uint32))
-    found = [np.asarray(sampled_tokens(*given, vocab_size=60, chunk=chunk)) for chunk in (1, 7, 50, 1000)]
-    assert all((one == found[0]).all() for one in found)
+    inputs = (draw.normal(size=(5, 10, 8)), draw.normal(size=(64, 8)), draw.normal(size=64))
+    inputs = (*(x.astype(np.float32) for x in inputs), draw.integers(0, 2**32, (5, 10), dtype=np.uint32))
+    samples = [np.asarray(sampled_tokens(*inputs, vocab_size=60, chunk=chunk)) for chunk in (1, 7, 50, 1000)]
+    assert all((one == samples[0]).all() for one in samples)
 
 
 @pytest.mark.parametrize("packing", ["none", "pairs"])
-def test_only_predictions_get_samples(made, packing: str) -> None:
-    batch = batches_of(packing).batch(0, 16)
-    ids, is_replaced, figures = made(batch)
+def test_only_predictions_get_samples(run_objectives, packing: str) -> None:
+    batch = make_batches(packing).batch(0, 16)
+    ids, is_replaced, figures = run_objectives(batch)
     chosen = np.zeros(ids.shape, bool)
     original = batch["input_ids"].copy()
     for row, slot in zip(*np.nonzero(batch["mlm_weights"]), strict=True):
@@ -132,9 +132,9 @@ def test_only_predictions_get_samples(made, packing: str) -> None:
     assert figures["rtd_replaced"] == pytest.approx(is_replaced.sum() / total, rel=1e-6)
 
 
-def test_rtd_figures_equal_their_formulas(network: tuple, made) -> None:
-    batch = batches_of().batch(1, 16)
-    ids, is_replaced, figures = made(batch)
+def test_rtd_figures_equal_their_formulas(network: tuple, run_objectives) -> None:
+    batch = make_batches().batch(1, 16)
+    ids, is_replaced, figures = run_objectives(batch)
     model = bind(*network)
     logits = jax.jit(lambda *inputs: model.rtd_logits(model.encode(*inputs)))(
         ids, batch["token_type_ids"], batch["sequence_ids"]
@@ -157,59 +157,61 @@ def test_rtd_figures_equal_their_formulas(network: tuple, made) -> None:
 
 
 def test_gradients_stop_at_the_samples(network: tuple) -> None:
-    """The discriminator's loss moves the tables, and nothing else of the generator; so does the generator's."""
-    batch = jax.tree.map(jnp.asarray, batches_of().batch(0, 8))
+    """Each network's loss changes its own parameters and the shared tables, and nothing else."""
+    batch = jax.tree.map(jnp.asarray, make_batches().batch(0, 8))
 
     def gradient(name: str):
         (objective,) = choose((name,))
 
         def loss(params):
-            return objective.sums(forward_of(network, params), batch, None)["loss"]
+            return objective.sums(make_forward(network, params), batch, None)["loss"]
 
-        found = jax.device_get(jax.jit(jax.grad(loss))(network[1]))
+        gradients = jax.device_get(jax.jit(jax.grad(loss))(network[1]))
         return {
-            "tables": found["encoder"]["embeddings"]["word"],
-            "projection": found["encoder"]["embeddings"]["projection"]["kernel"],
-            "discriminator": found["encoder"]["layers"]["mlp"]["output"]["kernel"],
-            "head": found["rtd_head"]["dense"]["kernel"],
-            "generator": found["generator"]["encoder"]["layers"]["mlp"]["output"]["kernel"],
-            "its projection": found["generator"]["encoder"]["embeddings"]["projection"]["kernel"],
-            "its head": found["generator"]["mlm_head"]["transform"]["kernel"],
+            "tables": gradients["encoder"]["embeddings"]["word"],
+            "projection": gradients["encoder"]["embeddings"]["projection"]["kernel"],
+            "discriminator": gradients["encoder"]["layers"]["mlp"]["output"]["kernel"],
+            "head": gradients["rtd_head"]["dense"]["kernel"],
+            "generator": gradients["generator"]["encoder"]["layers"]["mlp"]["output"]["kernel"],
+            "its projection": gradients["generator"]["encoder"]["embeddings"]["projection"]["kernel"],
+            "its head": gradients["generator"]["mlm_head"]["transform"]["kernel"],
         }
 
     moved = {name: {part: bool(np.abs(x).max() > 0) for part, x in gradient(name).items()} for name in NAMES}
-    of_discriminator = {"projection", "discriminator", "head"}
-    of_generator = {"generator", "its projection", "its head"}
-    assert {part for part, is_moved in moved["rtd"].items() if is_moved} == {"tables", *of_discriminator}
-    assert {part for part, is_moved in moved["mlm"].items() if is_moved} == {"tables", *of_generator}
+    assert {part for part, is_moved in moved["rtd"].items() if is_moved} == {
+        *("tables", "projection", "discriminator", "head")
+    }
+    assert {part for part, is_moved in moved["mlm"].items() if is_moved} == {
+        *("tables", "generator", "its projection", "its head")
+    }
 
 
 def by_sequence(batch: dict[str, np.ndarray], ids: np.ndarray) -> list[tuple]:
-    """The tokens of every sequence before and after sampling, in an order of their own."""
-    found = []
+    """The tokens of every sequence before and after sampling, sorted."""
+    sequences = []
     for row, numbers in enumerate(batch["sequence_ids"]):
         for number in range(1, numbers.max() + 1):
             inside = numbers == number
-            found.append((tuple(batch["input_ids"][row, inside].tolist()), tuple(ids[row, inside].tolist())))
-    return sorted(found)
+            sequences.append((tuple(batch["input_ids"][row, inside].tolist()), tuple(ids[row, inside].tolist())))
+    return sorted(sequences)
 
 
-def test_packing_changes_no_sample(made) -> None:
+def test_packing_changes_no_sample(run_objectives) -> None:
     sides = []
     for packing in ("none", "pairs"):
-        batches = batches_of(packing)
+        batches = make_batches(packing)
         batch = batches.rows(np.arange(batches.rows_per_epoch))
-        sides.append(by_sequence(batch, made(batch)[0]))
+        sides.append(by_sequence(batch, run_objectives(batch)[0]))
     assert sides[0] == sides[1]
     assert sum(before != after for before, after in sides[0]) > 50
 
 
 def test_samples_depend_on_sequence_epoch_and_seed() -> None:
-    batches = batches_of()
+    batches = make_batches()
     rows = batches.rows_per_epoch
     batch = batches.rows(np.arange(rows))
     part = batches.rows(np.array([7, 3]))
-    assert (part["rtd_draws"] == batch["rtd_draws"][[7, 3]]).all(), "of no other row of the batch"
+    assert (part["rtd_draws"] == batch["rtd_draws"][[7, 3]]).all(), "draws depend on other rows of the batch"
     used = batch["mlm_weights"] > 0
     assert batch["rtd_draws"].dtype == np.uint32 and not batch["rtd_draws"][~used].any()
     draws = batch["rtd_draws"][used]
@@ -222,22 +224,22 @@ def test_samples_depend_on_sequence_epoch_and_seed() -> None:
 
 
 def test_generator_and_discriminator_have_separate_dropout(network: tuple) -> None:
-    batch, model = batches_of().batch(0, 4), bind(*network)
+    batch, model = make_batches().batch(0, 4), bind(*network)
     keys = jnp.arange(4, dtype=jnp.uint32)
     names = ("model", "generator")
 
     @jax.jit
     def encoded(batch: dict) -> tuple[dict, dict, jax.Array]:
         whole = Forward({"model": model, **model.companions()}, keys, packed=True, trained=names)
-        dry = forward_of(network)
+        dry = make_forward(network)
         inputs = (batch[key] for key in ("input_ids", "token_type_ids", "sequence_ids"))
-        with_keys_of_the_model = model.generator.encode(*inputs, keys)
-        return {n: whole(batch, n) for n in names}, {n: dry(batch, n) for n in names}, with_keys_of_the_model
+        with_model_keys = model.generator.encode(*inputs, keys)
+        return {n: whole(batch, n) for n in names}, {n: dry(batch, n) for n in names}, with_model_keys
 
-    whole, dry, with_keys_of_the_model = encoded(batch)
+    whole, dry, with_model_keys = encoded(batch)
     for name in names:
         assert np.abs(whole[name] - dry[name]).max() > 1e-3
-    assert (with_keys_of_the_model != whole["generator"]).any(), "keys of its own"
+    assert (with_model_keys != whole["generator"]).any(), "the generator uses the model's keys"
 
 
 def config(**changes) -> Config:
@@ -267,10 +269,10 @@ def test_invalid_generators_are_refused(changes: dict, message: str) -> None:
 
 
 def test_mesh_that_does_not_divide_the_generator_is_refused() -> None:
-    given = config(generator_width=0.25)
-    assert generator_config(given.model).num_attention_heads == 1
+    quarter_width = config(generator_width=0.25)
+    assert generator_config(quarter_width.model).num_attention_heads == 1
     with pytest.raises(ValueError, match=r"the generator's num_attention_heads=1 is not divisible by mesh\.tensor=2"):
-        preflight(replace(given, mesh=MeshConfig(4, 1, 2)))
+        preflight(replace(quarter_width, mesh=MeshConfig(4, 1, 2)))
 
 
 def test_rtd_requires_masked_tokens() -> None:

@@ -1,4 +1,4 @@
-"""Rows split along the mesh axis `length`: the same losses as on one device, dropout included, for every objective."""
+"""Rows split along the mesh axis `length` give the losses of one device, with dropout, for every objective."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 from small_training import Training
-from test_family_training import batches_of
+from test_family_training import family_batches
 from test_step import IN_CHUNKS, LENGTH, LONG, MODEL, OPTIMIZER, ROWS, batches
 
 from bertjax.config import Config, MeshConfig
@@ -41,19 +41,19 @@ CASES = [(kind, mesh) for kind in KINDS for mesh in MESHES if kind != "relative"
 
 
 def in_two_sequences(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Rows of two sequences, whose border is inside a device's part of the row."""
+    """Split rows into two sequences, whose border is inside a device's part of the row."""
     return batch | {"sequence_ids": np.where(np.arange(LENGTH) < 13, 1, 2) * np.ones_like(batch["sequence_ids"])}
 
 
 @functools.cache
-def training_of(mesh: MeshConfig, kind: str, accumulate: int = 1) -> Training:
-    """With dropout, and packed rows."""
+def split_training(mesh: MeshConfig, kind: str, accumulate: int = 1) -> Training:
+    """A training with dropout and packed rows."""
     settings = {"execution": IN_CHUNKS, "dropout_seed": 3, "packed": lambda _: True}
     return Training(mesh, replace(MODEL, **KINDS[kind]), OPTIMIZER, accumulate=accumulate, **settings)
 
 
 def figures(training: Training) -> np.ndarray:
-    """Loss and norm of the gradient of each step."""
+    """The loss and the gradient norm of each step."""
     steps = [training.step(batch) for batch in map(in_two_sequences, batches(STEPS))]
     return np.array([[step["loss"], step["grad_norm"]] for step in steps])
 
@@ -62,24 +62,24 @@ def figures(training: Training) -> np.ndarray:
     ("kind", "mesh"), [case if case in SHORT else pytest.param(*case, marks=LONG) for case in CASES]
 )
 def test_split_rows_train_like_whole_rows(kind: str, mesh: str) -> None:
-    split, whole = training_of(MESHES[mesh], kind, accumulate=2), training_of(MeshConfig(1, 1, 1), kind)
+    split, whole = split_training(MESHES[mesh], kind, accumulate=2), split_training(MeshConfig(1, 1, 1), kind)
     np.testing.assert_allclose(figures(split.restarted()), figures(whole.restarted()), rtol=1e-5)
 
 
-class Learned(NamedTuple):
-    """A network with the objectives that it is trained with."""
+class Case(NamedTuple):
+    """A network and its objectives."""
 
     objectives: tuple[str, ...]
     changes: dict[str, Any]
     mesh: str = "fsdp=2,tensor=2,length=2"
 
 
-LEARNED = {
-    "taught": Learned(("mlm", "nsp", "distil_mlm", "distil_cosine", "distil_layers"), {"initializer_range": 0.2}),
-    "order": Learned(("mlm", "sop"), {"family": "albert", "embedding_size": 16, "layer_groups": 1}),
-    "spans": Learned(("mlm", "sbo"), {"family": "spanbert", "pooler": "none"}),
-    "replaced": Learned(("mlm", "rtd"), {"family": "electra", "pooler": "gelu", "generator_width": 0.5}),
-    "replaced by DeBERTa": Learned(
+OBJECTIVE_CASES = {
+    "taught": Case(("mlm", "nsp", "distil_mlm", "distil_cosine", "distil_layers"), {"initializer_range": 0.2}),
+    "order": Case(("mlm", "sop"), {"family": "albert", "embedding_size": 16, "layer_groups": 1}),
+    "spans": Case(("mlm", "sbo"), {"family": "spanbert", "pooler": "none"}),
+    "replaced": Case(("mlm", "rtd"), {"family": "electra", "pooler": "gelu", "generator_width": 0.5}),
+    "replaced by DeBERTa": Case(
         ("mlm", "rtd"),
         {
             "family": "deberta-v3",
@@ -96,14 +96,14 @@ LEARNED = {
         },
         "length=4",
     ),
-    "next": Learned(("clm",), {"causal": True}),
+    "next": Case(("clm",), {"causal": True}),
 }
 TAUGHT_BY = replace(MODEL, num_hidden_layers=4, initializer_range=0.2)
 
 
 def learning_on(mesh: MeshConfig, name: str) -> Training:
-    """The network and its teacher; weights that `fsdp` splits are gathered by layer."""
-    changes, objectives = LEARNED[name].changes, choose(LEARNED[name].objectives)
+    """A training of this case, with its teacher; weights that `fsdp` splits are gathered by layer."""
+    changes, objectives = OBJECTIVE_CASES[name].changes, choose(OBJECTIVE_CASES[name].objectives)
     taught = any(objective.teacher for objective in objectives)
     return Training(
         mesh,
@@ -120,8 +120,8 @@ def learning_on(mesh: MeshConfig, name: str) -> Training:
 
 
 def learnable_batches(count: int) -> Iterator[dict[str, np.ndarray]]:
-    """Batches with the arrays of every objective."""
-    for batch, _ in zip(batches_of("bert"), range(count), strict=False):
+    """Yield batches with the arrays of every objective."""
+    for batch, _ in zip(family_batches("bert"), range(count), strict=False):
         real = (batch["sequence_ids"] > 0).astype(np.float32)
         yield in_two_sequences(batch) | {
             "distil_cosine_weights": real,
@@ -141,20 +141,20 @@ def held_out_figures(training: Training) -> dict[str, float]:
 
 
 def test_split_row_cases_cover_every_objective() -> None:
-    assert {name for learned in LEARNED.values() for name in learned.objectives} == {*OBJECTIVES}
+    assert {name for learned in OBJECTIVE_CASES.values() for name in learned.objectives} == {*OBJECTIVES}
 
 
 @LONG
-@pytest.mark.parametrize("name", LEARNED)
+@pytest.mark.parametrize("name", OBJECTIVE_CASES)
 def test_objectives_train_like_on_one_device(name: str) -> None:
-    split, whole = (learning_on(mesh, name) for mesh in (MESHES[LEARNED[name].mesh], MeshConfig(1, 1, 1)))
+    split, whole = (learning_on(mesh, name) for mesh in (MESHES[OBJECTIVE_CASES[name].mesh], MeshConfig(1, 1, 1)))
     for batch in learnable_batches(STEPS):
         assert split.step(batch) == pytest.approx(whole.step(batch), rel=2e-6)
     assert held_out_figures(split) == pytest.approx(held_out_figures(whole), rel=2e-6)
 
 
 def test_device_holds_only_its_part_of_the_tokens() -> None:
-    training = training_of(MESHES["length=8"], "modernbert", accumulate=2)
+    training = split_training(MESHES["length=8"], "modernbert", accumulate=2)
     with jax.set_mesh(training.mesh):
         traced = training.train_step.trace(training.state, training.on_devices(in_two_sequences(next(batches(1)))))
         text = traced.lower().compile().as_text()

@@ -1,4 +1,4 @@
-"""Schedules have the reference's values at every step."""
+"""Schedules against their references at every step."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def rates(**settings: object) -> np.ndarray:
 
 
 def polynomial_decay(step: int, power: float) -> float:
-    """tf.train.polynomial_decay to 0 at TOTAL, as optimization.py calls it: at the unshifted step."""
+    """tf.train.polynomial_decay to 0 at TOTAL, as called by optimization.py: with the unshifted step."""
     return RATE * (1 - min(step, TOTAL) / TOTAL) ** power
 
 
 def test_linear_equals_google_research_bert() -> None:
     expected = [RATE * step / WARMUP if step < WARMUP else polynomial_decay(step, 1.0) for step in STEPS]
-    found = rates()
-    np.testing.assert_allclose(found, expected, rtol=2e-6, atol=1e-12)
-    assert found[0] == 0
-    assert found[WARMUP] == pytest.approx(RATE * (1 - WARMUP / TOTAL))
-    assert (found[TOTAL:] == 0).all()
+    actual = rates()
+    np.testing.assert_allclose(actual, expected, rtol=2e-6, atol=1e-12)
+    assert actual[0] == 0
+    assert actual[WARMUP] == pytest.approx(RATE * (1 - WARMUP / TOTAL))
+    assert (actual[TOTAL:] == 0).all()
 
 
 def test_linear_after_warmup_equals_transformers() -> None:
@@ -39,9 +39,9 @@ def test_linear_after_warmup_equals_transformers() -> None:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=RATE)
     schedule = transformers.get_linear_schedule_with_warmup(optimizer, WARMUP, TOTAL)
     expected = [RATE * schedule.lr_lambdas[0](int(step)) for step in STEPS]
-    found = rates(schedule="linear_after_warmup")
-    np.testing.assert_allclose(found, expected, rtol=2e-6, atol=1e-12)
-    assert found[WARMUP] == pytest.approx(RATE)
+    actual = rates(schedule="linear_after_warmup")
+    np.testing.assert_allclose(actual, expected, rtol=2e-6, atol=1e-12)
+    assert actual[WARMUP] == pytest.approx(RATE)
 
 
 @pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
@@ -60,24 +60,24 @@ def test_cosine_joins_the_warm_up_at_its_peak() -> None:
 
 
 def test_warmup_stable_decay_falls_only_in_the_last_steps() -> None:
-    found = rates(schedule="warmup_stable_decay", decay_steps=200)
-    np.testing.assert_allclose(found[WARMUP : TOTAL - 200 + 1], RATE, rtol=1e-6)
-    np.testing.assert_allclose(found[TOTAL - 200 : TOTAL + 1], np.linspace(RATE, 0, 201), rtol=1e-5, atol=1e-11)
-    assert (found[TOTAL:] == 0).all()
+    actual = rates(schedule="warmup_stable_decay", decay_steps=200)
+    np.testing.assert_allclose(actual[WARMUP : TOTAL - 200 + 1], RATE, rtol=1e-6)
+    np.testing.assert_allclose(actual[TOTAL - 200 : TOTAL + 1], np.linspace(RATE, 0, 201), rtol=1e-5, atol=1e-11)
+    assert (actual[TOTAL:] == 0).all()
 
 
 def test_warmup_stable_decay_may_fall_by_a_root() -> None:
-    found = rates(schedule="warmup_stable_decay", decay_steps=200, decay_shape="1-sqrt")
-    np.testing.assert_allclose(found[WARMUP : TOTAL - 200 + 1], RATE, rtol=1e-6)
+    actual = rates(schedule="warmup_stable_decay", decay_steps=200, decay_shape="1-sqrt")
+    np.testing.assert_allclose(actual[WARMUP : TOTAL - 200 + 1], RATE, rtol=1e-6)
     falling = RATE * (1 - np.sqrt(np.arange(201) / 200))
-    np.testing.assert_allclose(found[TOTAL - 200 : TOTAL + 1], falling, rtol=1e-4, atol=1e-9)
+    np.testing.assert_allclose(actual[TOTAL - 200 : TOTAL + 1], falling, rtol=1e-4, atol=1e-9)
 
 
 @pytest.mark.parametrize("schedule", ["linear", "linear_after_warmup", "cosine", "warmup_stable_decay"])
 def test_every_schedule_may_end_above_0(schedule: str) -> None:
-    to_zero, found = rates(schedule=schedule), rates(schedule=schedule, final_share=0.1)
-    np.testing.assert_allclose(found[:WARMUP], to_zero[:WARMUP], rtol=1e-6)
-    np.testing.assert_allclose(found[WARMUP:], 0.1 * RATE + 0.9 * to_zero[WARMUP:], rtol=1e-5)
+    to_zero, actual = rates(schedule=schedule), rates(schedule=schedule, final_share=0.1)
+    np.testing.assert_allclose(actual[:WARMUP], to_zero[:WARMUP], rtol=1e-6)
+    np.testing.assert_allclose(actual[WARMUP:], 0.1 * RATE + 0.9 * to_zero[WARMUP:], rtol=1e-5)
 
 
 def test_schedule_without_warmup_begins_at_the_peak() -> None:

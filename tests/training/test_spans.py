@@ -1,4 +1,4 @@
-"""The span boundary objective against NumPy from its formula, and where the boundaries of spans are."""
+"""The span boundary objective against its formula in NumPy, and the positions of span boundaries."""
 
 from __future__ import annotations
 
@@ -46,31 +46,31 @@ DATA = DataConfig(
 SPLIT = MemorySplit(random_documents(80, seed=3, sentences=8, tokens=11))
 
 
-def made(packing: str, rows: int = 12, **changes) -> dict[str, np.ndarray]:
+def make_batch(packing: str, rows: int = 12, **changes) -> dict[str, np.ndarray]:
     data = replace(DATA, packing=packing, **changes)
     return PairBatches(SPLIT, Specials(), data, 5, objectives=("mlm", "sbo")).batch(0, rows)
 
 
-def spans_of(batch: dict[str, np.ndarray], row: int) -> dict[int, tuple[int, int]]:
-    """Position -> first and last position of its span, walked token by token."""
+def find_spans(batch: dict[str, np.ndarray], row: int) -> dict[int, tuple[int, int]]:
+    """Map each masked position to the first and last position of its span, token by token."""
     hidden = set(batch["mlm_positions"][row][batch["mlm_weights"][row] > 0].tolist())
-    found = {}
+    spans = {}
     for position in hidden:
         first = last = position
         while first - 1 in hidden:
             first -= 1
         while last + 1 in hidden:
             last += 1
-        found[position] = first, last
-    return found
+        spans[position] = first, last
+    return spans
 
 
 @pytest.mark.parametrize("packing", ["none", "pairs"])
 def test_boundaries_are_the_tokens_next_to_each_span(packing: str) -> None:
-    batch = made(packing, span_p=0.05, span_max=30)
+    batch = make_batch(packing, span_p=0.05, span_max=30)
     long = seen = 0
     for row in range(len(batch["input_ids"])):
-        spans = spans_of(batch, row)
+        spans = find_spans(batch, row)
         for slot, position in enumerate(batch["mlm_positions"][row].tolist()):
             left, right, weight = (batch[f"sbo_{key}"][row, slot] for key in ("left", "right", "weights"))
             if not batch["mlm_weights"][row, slot]:
@@ -89,9 +89,9 @@ def test_boundaries_are_the_tokens_next_to_each_span(packing: str) -> None:
 
 def test_span_at_a_sequence_end_has_no_boundary() -> None:
     positions, weights = np.array([[0, 1, 4, 6, 7, 0, 0]], np.int32), np.array([[1, 1, 1, 1, 1, 0, 0]], np.float32)
-    found = span_boundaries(positions, weights, np.array([8]))
-    assert found["sbo_weights"].tolist() == [[0, 0, 1, 0, 0, 0, 0]]
-    assert (found["sbo_left"][0, 2], found["sbo_right"][0, 2]) == (3, 5)
+    boundaries = span_boundaries(positions, weights, np.array([8]))
+    assert boundaries["sbo_weights"].tolist() == [[0, 0, 1, 0, 0, 0, 0]]
+    assert (boundaries["sbo_left"][0, 2], boundaries["sbo_right"][0, 2]) == (3, 5)
     assert span_boundaries(positions, weights, np.array([9]))["sbo_weights"].tolist() == [[0, 0, 1, 1, 1, 0, 0]]
 
 
@@ -102,19 +102,22 @@ def test_packing_moves_boundaries_with_their_sequence() -> None:
     )
 
     def predictions(batches: PairBatches) -> list[tuple]:
-        batch, found = batches.rows(np.arange(batches.rows_per_epoch)), []
+        batch, rows = batches.rows(np.arange(batches.rows_per_epoch)), []
         for row, slot in zip(*np.nonzero(batch["sbo_weights"]), strict=True):
             place = batch["mlm_positions"][row, slot]
             inside = np.flatnonzero(batch["sequence_ids"][row] == batch["sequence_ids"][row, place])
             relative = (batch[key][row, slot] - inside[0] for key in ("mlm_positions", "sbo_left", "sbo_right"))
-            found.append((tuple(batch["input_ids"][row, inside]), batch["mlm_labels"][row, slot], *relative))
-        return sorted(found)
+            rows.append((tuple(batch["input_ids"][row, inside]), batch["mlm_labels"][row, slot], *relative))
+        return sorted(rows)
 
     assert predictions(alone) == predictions(together)
 
 
 def formula(xp, erf, head: dict, word: np.ndarray, hidden: np.ndarray, batch: dict[str, np.ndarray]):
-    """Sum of -log p over the targets in float64, y = LN(gelu(W2 LN(gelu(W1 [left; right; place])))); xp has arrays."""
+    """Sum of -log p over the targets in float64, with y = LN(gelu(W2 LN(gelu(W1 [left; right; place])))).
+
+    `xp` is NumPy or jax.numpy.
+    """
     row, slot = np.nonzero(batch["sbo_weights"])
     left, right = batch["sbo_left"][row, slot], batch["sbo_right"][row, slot]
     place = head["place"][batch["mlm_positions"][row, slot] - left - 1]
@@ -146,7 +149,7 @@ def network() -> tuple:
 @pytest.mark.parametrize("packing", [pytest.param("none", marks=pytest.mark.long), "pairs"])
 def test_sbo_loss_equals_its_formula(network: tuple, packing: str) -> None:
     graphdef, params = network
-    batch, objectives = made(packing), choose(("mlm", "sbo"))
+    batch, objectives = make_batch(packing), choose(("mlm", "sbo"))
 
     @jax.jit
     def figures(params):
@@ -154,23 +157,23 @@ def test_sbo_loss_equals_its_formula(network: tuple, packing: str) -> None:
         sums = objective_sums(forward, batch, None, objectives)
         return forward(batch), averages(sums, batch_weights(batch, objectives), objectives)
 
-    hidden, found = jax.device_get(figures(params))
+    hidden, actual = jax.device_get(figures(params))
     head, word = wide((params["sbo_head"], params["encoder"]["embeddings"]["word"]))
     total, count = formula(np, erf, head, word, hidden.astype(np.float64), batch), batch["sbo_weights"].sum()
     assert count > 50
-    assert found["sbo_loss"] == pytest.approx(total / (count + 1), rel=1e-6)
-    assert found["loss"] == pytest.approx(found["mlm_loss"] + found["sbo_loss"], rel=1e-6)
+    assert actual["sbo_loss"] == pytest.approx(total / (count + 1), rel=1e-6)
+    assert actual["loss"] == pytest.approx(actual["mlm_loss"] + actual["sbo_loss"], rel=1e-6)
 
 
 def test_sbo_gradients_equal_the_formula(network: tuple) -> None:
-    """By every array of the head, the word table and the vectors, against the formula differentiated in float64."""
+    """Gradients by the head, the word table and the hidden vectors, against the formula in float64."""
     graphdef, params = network
-    batch = made("none", rows=4)
+    batch = make_batch("none", rows=4)
     hidden = np.random.default_rng(2).normal(size=(*batch["input_ids"].shape, MODEL.hidden_size)).astype(np.float32)
     word = params["encoder"]["embeddings"]["word"]
 
-    class Known:
-        """The network, whose vectors are known."""
+    class FixedVectors:
+        """The network with given hidden vectors."""
 
         def __init__(self, head, word, hidden):
             tables = {**params["encoder"]["embeddings"], "word": word}
@@ -183,20 +186,20 @@ def test_sbo_gradients_equal_the_formula(network: tuple) -> None:
             return self.hidden
 
     def loss(head, word, hidden):
-        forward = Forward({"model": Known(head, word, hidden)}, None, packed=True)
+        forward = Forward({"model": FixedVectors(head, word, hidden)}, None, packed=True)
         return OBJECTIVES["sbo"].sums(forward, batch, None)["loss"]
 
-    given = params["sbo_head"], word, jnp.asarray(hidden)
-    found = jax.device_get(jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(*given))
+    inputs = params["sbo_head"], word, jnp.asarray(hidden)
+    actual = jax.device_get(jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(*inputs))
     with jax.enable_x64(True):
         exact = jax.grad(lambda *floats: formula(jnp, jax.scipy.special.erf, *floats, batch), argnums=(0, 1, 2))
-        wanted = jax.device_get(jax.jit(exact)(*jax.tree.map(jnp.asarray, wide(given))))
-    assert_same_gradients(found, wanted)
+        expected = jax.device_get(jax.jit(exact)(*jax.tree.map(jnp.asarray, wide(inputs))))
+    assert_same_gradients(actual, expected)
 
 
 def test_sbo_loss_reads_only_the_tokens_next_to_a_span(network: tuple) -> None:
     graphdef, params = network
-    batch = made("none")
+    batch = make_batch("none")
     beside = np.zeros(batch["input_ids"].shape, bool)
     rows, slots = np.nonzero(batch["sbo_weights"])
     for key in ("sbo_left", "sbo_right"):

@@ -1,4 +1,4 @@
-"""Stages: a run whose rows change on the way is the runs it is made of, one after another."""
+"""Stages: a run whose rows change on the way equals its stages run one after another."""
 
 from __future__ import annotations
 
@@ -92,20 +92,20 @@ def test_stage_inherits_what_it_does_not_set() -> None:
 def test_stage_may_change_the_kind_of_rows() -> None:
     data = DataConfig(sequence_length=128, rows="doc_sentences", packing="pairs", pairs_per_row=8)
     longer = StageConfig(start=600, sequence_length=512, rows="documents", pairs_per_row=32)
-    made = replace(config(longer, StageConfig(start=900)), data=data)
-    made = replace(made, training=replace(made.training, objectives=("mlm",)))
-    stages = make_stages(made)
+    run_config = replace(config(longer, StageConfig(start=900)), data=data)
+    run_config = replace(run_config, training=replace(run_config.training, objectives=("mlm",)))
+    stages = make_stages(run_config)
     assert [(s.data.rows, s.data.pairs_per_row) for s in stages] == [("doc_sentences", 8), *[("documents", 32)] * 2]
-    assert preflight(made) == made
+    assert preflight(run_config) == run_config
 
 
 def test_stage_may_change_masking_and_mixture() -> None:
-    """As mmBERT's three phases: 30, 15 and 5 % of the tokens, and a temperature of 0.7, 0.5 and 0.3."""
+    """Like mmBERT's three phases: 30, 15 and 5 % of the tokens, and a temperature of 0.7, 0.5 and 0.3."""
     data = DataConfig(sources=("text:a", "text:b"), mask_probability=0.3, max_predictions=39, temperature=0.7)
     second = StageConfig(start=600, mask_probability=0.15, temperature=0.5, mask_count="random_round", keep_share=0.0)
     third = StageConfig(start=900, mask_probability=0.05, temperature=1.0, weights=(1.0, 0.0), random_share=0.0)
-    made = replace(config(second, third), data=data)
-    stages = [stage.data for stage in make_stages(made)]
+    run_config = replace(config(second, third), data=data)
+    stages = [stage.data for stage in make_stages(run_config)]
     assert [(one.mask_probability, one.mask_count) for one in stages] == [
         (0.3, "round"), (0.15, "random_round"), (0.05, "random_round")
     ]  # fmt: skip
@@ -147,7 +147,7 @@ def test_rows_of_a_stage_are_part_of_the_run(change: dict) -> None:
     was, now = config(StageConfig(start=600)), config(StageConfig(start=600, **change))
     saved = to_dict(was)
     for stage in saved["stages"]:
-        del stage["rows"], stage["pairs_per_row"]  # as in a checkpoint that is older than these keys
+        del stage["rows"], stage["pairs_per_row"]  # like a checkpoint older than these keys
     assert check_compatible({"config": saved}, {"config": to_dict(was)}) == []
     with pytest.raises(ValueError, match=r"the checkpoint is of another run:\n  stages: "):
         check_compatible({"config": saved}, {"config": to_dict(now)})
@@ -206,30 +206,30 @@ def test_invalid_stages_are_refused(stages: list[StageConfig], message: str) -> 
 
 
 def test_stages_survive_a_round_trip_through_json() -> None:
-    made = config(StageConfig(start=600, sequence_length=512, learning_rate=1e-5))
-    assert from_dict(to_dict(made)) == made
+    run_config = config(StageConfig(start=600, sequence_length=512, learning_rate=1e-5))
+    assert from_dict(to_dict(run_config)) == run_config
     with pytest.raises(ValueError, match=r"stages.0.strat is unknown; did you mean stages.0.start"):
         from_dict({"stages": [{"strat": 3}]})
 
 
 @pytest.fixture(scope="module")
 def staged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
-    """Recipe, source, and the directory of a run of three stages that was never interrupted."""
+    """Recipe, source, and the directory of an uninterrupted run of three stages."""
     return whole_run(tmp_path_factory.mktemp("stages"), f"{SECOND}, {THIRD}")
 
 
 @pytest.fixture(scope="module")
 def in_two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
-    """The same of two stages."""
+    """The same for two stages."""
     return whole_run(tmp_path_factory.mktemp("stages"), f"{SECOND},", *SIXTY)
 
 
 def whole_run(folder: Path, stages: str, *overrides: str) -> tuple[Path, Path, Path]:
     recipe, source = write_recipe(folder), write_corpus(folder / "corpus.txt", 300)
     words = [line.split() for line in source.read_text().splitlines() if line]
-    units = [{" ".join(line[at : at + 2]) for line in words} for at in (1, 2)]  # that overlap
-    lists = [f"{unit}\t{kind}\n" for kind, of_kind in zip(("phrase", "entity"), units, strict=True) for unit in of_kind]
-    (folder / "units.txt").write_text("".join(sorted(lists)))
+    units = {kind: {" ".join(line[at : at + 2]) for line in words} for kind, at in (("phrase", 1), ("entity", 2))}
+    lines = [f"{unit}\t{kind}\n" for kind in units for unit in units[kind]]  # phrases and entities overlap
+    (folder / "units.txt").write_text("".join(sorted(lines)))
     text = recipe.read_text().replace("OptimizerConfig, ", "OptimizerConfig, StageConfig, ", 1)
     text = text.replace("DataConfig(", f"DataConfig(units='list:{folder}/units.txt', ")
     recipe.write_text(text.replace("        training=", f"        stages=({stages}),\n        training="))
@@ -239,7 +239,7 @@ def whole_run(folder: Path, stages: str, *overrides: str) -> tuple[Path, Path, P
 
 @pytest.mark.long
 def test_staged_run_equals_its_stages_run_by_hand(staged: tuple[Path, Path, Path]) -> None:
-    """The same steps by hand: each length with a step and batches of its own, the state handed on."""
+    """The same steps by hand: each stage has its step and its batches, and hands its state on."""
     recipe, _, run_dir = staged
     run = from_dict(read_metadata(run_dir)["config"])
     (store_dir,) = (recipe.parent / "data").glob("store-*")
@@ -279,7 +279,7 @@ def test_staged_run_equals_its_stages_run_by_hand(staged: tuple[Path, Path, Path
         assert np.mean(losses[first:step]) == pytest.approx(loss, rel=1e-6), step
         first = step
     assert first == 120
-    # Not bit for bit: this process has eight devices, the run's had one, and XLA splits its loops by that.
+    # Not bit for bit: this process has eight devices and the run had one, and XLA splits its loops accordingly.
     jax.tree.map(
         lambda ours, theirs: np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5),
         jax.device_get(state.params),

@@ -1,4 +1,4 @@
-"""The step is the same on every mesh, reduces once, and leaves out what is not finite."""
+"""The step is the same on every mesh, reduces once, and skips non-finite updates."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ MESHES = {
 
 
 def training_on(
-    mesh: MeshConfig, *, model: ModelConfig = MODEL, execution: ExecutionConfig = IN_CHUNKS, **how: Any
+    mesh: MeshConfig, *, model: ModelConfig = MODEL, execution: ExecutionConfig = IN_CHUNKS, **settings: Any
 ) -> Training:
-    return Training(mesh, model, OPTIMIZER, execution=execution, **how)
+    return Training(mesh, model, OPTIMIZER, execution=execution, **settings)
 
 
 def batches(count: int = STEPS):
@@ -65,7 +65,7 @@ def single_with_dropout() -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def clipped_on_tpu() -> Training:
-    """A step as it is compiled for TPUs, and with small gradients, which tests share."""
+    """A step compiled as for TPUs, with clipped gradients; shared by tests."""
     return training_on(MeshConfig(1, 1, 1), platform="tpu", clip_norm=1e-3)
 
 
@@ -75,12 +75,12 @@ SHORT = ("data=2,fsdp=2,tensor=2", 4, "full")
 
 @pytest.fixture(scope="module")
 def on_all_axes() -> Training:
-    """The step of `SHORT`, which tests share, each from the first state on."""
+    """The step of `SHORT`; tests share it, and each restarts from the first state."""
     mesh, accumulate, remat = SHORT
     return training_on(MESHES[mesh], execution=replace(IN_CHUNKS, remat=remat), accumulate=accumulate)
 
 
-# --long has every two values together.
+# --long tests every pair of values.
 HOW = {
     "mesh": (SHORT[0], *[mesh for mesh in MESHES if mesh != SHORT[0]]),
     "accumulate": (4, 1, 2),
@@ -101,7 +101,7 @@ def test_losses_equal_a_single_device(
 
 
 def test_first_state_does_not_depend_on_the_mesh() -> None:
-    """`Training` draws weights of its own, so that tests compile no program for them."""
+    """Tests `init_state`, because `Training` draws its weights without compiling a program."""
     model, optimizer = replace(MODEL, num_hidden_layers=1), make_optimizer(OPTIMIZER)
     states = []
     for mesh in (MeshConfig(1, 1, 1), MeshConfig(1, 2, 2)):
@@ -117,7 +117,7 @@ def test_dropout_does_not_depend_on_mesh_or_accumulation(mesh: str, single_with_
     np.testing.assert_allclose(training.losses(batches()), single_with_dropout, rtol=1e-5)
 
 
-@LONG  # the suite has the keys of a step, in test_step_keys.py, and what a network drops by them, in tests/model
+@LONG  # the suite has the keys of a step, in test_step_keys.py, and the dropout of a network, in tests/model
 def test_dropout_changes_the_losses(single: np.ndarray, single_with_dropout: np.ndarray) -> None:
     assert np.abs(single_with_dropout / single - 1).max() > 1e-3
 
@@ -186,7 +186,7 @@ def test_nonfinite_update_is_skipped_and_counted(
     assert metrics["learning_rate"] == pytest.approx(float(make_schedule(OPTIMIZER, 100)(jnp.int32(3))))
 
 
-@pytest.mark.long  # the suite has those of a hook, in tests/run/test_small_run.py
+@pytest.mark.long  # the suite has gradient metrics of a hook, in tests/run/test_small_run.py
 def test_gradient_metrics_change_only_the_metrics() -> None:
     def norms(grads: Params) -> dict[str, jax.Array]:
         return {f"{name}_norm": optax.tree.norm(tree) for name, tree in grads.items()}

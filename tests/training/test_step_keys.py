@@ -1,4 +1,4 @@
-"""The dropout keys of a step are those of its number and of the rows of the global batch, each its own."""
+"""The dropout keys of a step depend on its number and on the rows of the global batch, and all differ."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ MODEL = ModelConfig(
 
 
 def test_every_row_of_every_step_has_its_own_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[np.ndarray] = []
+    calls: list[tuple[int, list[int], np.ndarray]] = []
 
-    def noted(seed: int, step: jax.Array, rows: jax.Array) -> jax.Array:
+    def record_keys(seed: int, step: jax.Array, rows: jax.Array) -> jax.Array:
         keys = row_keys(seed, step, rows)
-        jax.debug.callback(lambda step, rows, keys: given.append((int(step), rows.tolist(), keys)), step, rows, keys)
+        jax.debug.callback(lambda step, rows, keys: calls.append((int(step), rows.tolist(), keys)), step, rows, keys)
         return keys
 
-    monkeypatch.setattr(step_module, "row_keys", noted)
+    monkeypatch.setattr(step_module, "row_keys", record_keys)
     training = Training(MeshConfig(1, 1, 1), MODEL, OptimizerConfig(), dropout_seed=3)
     training.losses(random_batches(2, rows=8, length=12, predictions=2, vocab_size=64))
     jax.effects_barrier()
-    assert [(step, rows) for step, rows, _ in given] == [(0, [*range(8)]), (1, [*range(8)])]
-    assert len(np.unique(np.concatenate([keys for *_, keys in given]))) == 16
+    assert [(step, rows) for step, rows, _ in calls] == [(0, [*range(8)]), (1, [*range(8)])]
+    assert len(np.unique(np.concatenate([keys for *_, keys in calls]))) == 16

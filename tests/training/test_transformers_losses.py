@@ -1,4 +1,4 @@
-"""Losses of pretraining and all gradients are those of transformers' classes; sentence order is also its formula."""
+"""Pretraining losses and all gradients against transformers' classes; sentence order also against its formula."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bertjax.training.step import averages, batch_weights, objective_sums
 ROWS, LENGTH = 16, 14
 IN_CHUNKS = ExecutionConfig(logits_chunk=16)
 Batch = dict[str, np.ndarray]
-CASES = {  # objectives, and the name under which the class takes the labels of pairs
+CASES = {  # objectives, and the class's argument for the labels of pairs
     "albert": (("mlm", "sop"), "sentence_order_label"),
     "macbert": (("mlm", "sop"), "next_sentence_label"),
     "ernie": (("mlm", "nsp"), "next_sentence_label"),
@@ -36,13 +36,13 @@ CASES = {  # objectives, and the name under which the class takes the labels of 
 }
 
 
-def config_of(family: str) -> ModelConfig:
+def make_config(family: str) -> ModelConfig:
     more = {"task_type_vocab_size": 3} if family == "ernie" else {}
     return small(family, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **more)
 
 
-def batch_of(config: ModelConfig) -> Batch:
-    """Rows of several lengths; RoBERTa counts positions by the tokens that are not padding, so none of them is."""
+def make_batch(config: ModelConfig) -> Batch:
+    """Rows of several lengths; tokens are never [PAD], because RoBERTa counts positions by the other ids."""
     shape = {"rows": ROWS, "length": LENGTH, "predictions": 4, "vocab_size": config.vocab_size, "seed": 7}
     (batch,) = random_batches(1, **shape)
     real = batch["sequence_ids"] > 0
@@ -56,7 +56,7 @@ def batch_of(config: ModelConfig) -> Batch:
 
 
 def ours(config: ModelConfig, params: dict, batch: Batch, objectives: tuple[str, ...]) -> tuple[dict, dict]:
-    """(figures, gradients), put together as the train step does."""
+    """(figures, gradients), combined as in the train step."""
     graphdef, chosen = abstract_network(config, IN_CHUNKS)[0], choose(objectives)
 
     def loss(params: dict, batch: Batch) -> tuple[jax.Array, dict]:
@@ -71,7 +71,7 @@ def ours(config: ModelConfig, params: dict, batch: Batch, objectives: tuple[str,
 
 
 def their_inputs(batch: Batch, config: ModelConfig) -> dict:
-    """What their classes take, and the original tokens where ours predict."""
+    """The inputs of transformers' classes, with labels where ours predict."""
     import torch
 
     labels = np.full(batch["input_ids"].shape, -100)
@@ -83,16 +83,16 @@ def their_inputs(batch: Batch, config: ModelConfig) -> dict:
     return {name: torch.from_numpy(np.asarray(x, np.int64)) for name, x in inputs.items()}
 
 
-def assert_same_gradients(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> None:
-    """Each by the norm of the difference over its own, or over all of them where its own is next to nothing."""
-    whole = np.sqrt(sum(np.square(x).sum() for x in wanted.values()))
-    for name, mine in found.items():
-        off = np.linalg.norm(mine - wanted[name])
-        assert off <= 1e-5 * np.linalg.norm(wanted[name]) or off <= 1e-6 * whole, (name, off, whole)
+def assert_same_gradients(actual: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    """Compare each by the norm of the difference, relative to its norm, or to the norm of all if its own is tiny."""
+    whole = np.sqrt(sum(np.square(x).sum() for x in expected.values()))
+    for name, mine in actual.items():
+        off = np.linalg.norm(mine - expected[name])
+        assert off <= 1e-5 * np.linalg.norm(expected[name]) or off <= 1e-6 * whole, (name, off, whole)
 
 
-def gradients_of(network) -> dict[str, np.ndarray]:
-    """Their gradients by name, each tied one under all of its names."""
+def named_gradients(network) -> dict[str, np.ndarray]:
+    """Their gradients by name, each tied one under all its names."""
     named = network.named_parameters(remove_duplicate=False)
     return {name: p.grad.numpy() for name, p in named if p.grad is not None}
 
@@ -103,25 +103,25 @@ def gradients_of(network) -> dict[str, np.ndarray]:
 )
 def test_losses_and_gradients_equal_transformers(family: str) -> None:
     torch = pytest.importorskip("torch")
-    objectives, of_pairs = CASES[family]
-    config = config_of(family)
-    network, batch = their_model(config), batch_of(config)
+    objectives, pair_argument = CASES[family]
+    config = make_config(family)
+    network, batch = their_model(config), make_batch(config)
     figures, gradients = ours(config, our_params(network, config), batch, objectives)
     inputs = their_inputs(batch, config)
-    if of_pairs:
-        inputs[of_pairs] = torch.from_numpy(batch["pair_labels"][:, 0]).long()
+    if pair_argument:
+        inputs[pair_argument] = torch.from_numpy(batch["pair_labels"][:, 0]).long()
     loss = network.double()(**inputs).loss
     loss.backward()
     assert figures["loss"] == pytest.approx(loss.item(), rel=1e-6)
-    assert_same_gradients(to_huggingface_tensors(gradients, config, SPECIAL["pad"]), gradients_of(network))
+    assert_same_gradients(to_huggingface_tensors(gradients, config, SPECIAL["pad"]), named_gradients(network))
 
 
 @pytest.mark.long  # the suite has figures and samples in test_replaced_tokens.py
 def test_electra_gradients_equal_transformers_with_one_table() -> None:
-    """`ElectraForMaskedLM` on the hidden tokens, 50 times `ElectraForPreTraining` on those that ours sampled."""
+    """`ElectraForMaskedLM` on the masked tokens plus 50 times `ElectraForPreTraining` on our samples."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     config = small("electra", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, generator_width=1 / 3)
-    batch, params = batch_of(config), random_params(config)
+    batch, params = make_batch(config), random_params(config)
 
     @jax.jit
     def sampled(batch: dict) -> tuple[jax.Array, jax.Array]:
@@ -138,18 +138,18 @@ def test_electra_gradients_equal_transformers_with_one_table() -> None:
         (transformers.ElectraForMaskedLM, extract_generator, config),
         (transformers.ElectraForPreTraining, None, alone),
     ]
-    networks, found = [], []
+    networks, our_gradients = [], []
     for their_class, part, one in sides:
         own, its_params = part(one, params) if part else (one, without(params))
         network = their_class(their_config(own))
         tensors = to_huggingface_tensors(its_params, own, SPECIAL["pad"])
         assert not network.load_state_dict({k: torch.from_numpy(x.copy()) for k, x in tensors.items()}, False)[1]
-        found.append(
+        our_gradients.append(
             to_huggingface_tensors(part(one, gradients)[1] if part else without(gradients), own, SPECIAL["pad"])
         )
         networks.append(network.eval().double())
     generator, discriminator = networks
-    # Theirs drops the gradient of [PAD]'s row, also where it is a sample and no padding.
+    # Theirs drops the gradient of [PAD]'s row even where [PAD] was sampled.
     discriminator.electra.embeddings.word_embeddings.padding_idx = None
     generator.electra.embeddings = discriminator.electra.embeddings
     generator.tie_weights()
@@ -160,8 +160,8 @@ def test_electra_gradients_equal_transformers_with_one_table() -> None:
     assert figures["mlm_loss"] == pytest.approx(mlm.item(), rel=1e-6)
     assert figures["rtd_loss"] == pytest.approx(rtd.item(), rel=1e-6)
     assert figures["loss"] == pytest.approx((mlm + 50 * rtd).item(), rel=1e-6)
-    for mine, network in zip(found, networks, strict=True):
-        assert_same_gradients(mine, gradients_of(network))
+    for mine, network in zip(our_gradients, networks, strict=True):
+        assert_same_gradients(mine, named_gradients(network))
 
 
 def random_params(config: ModelConfig) -> dict:
@@ -170,9 +170,9 @@ def random_params(config: ModelConfig) -> dict:
 
 @pytest.mark.parametrize("family", ["albert", pytest.param("macbert", marks=pytest.mark.long)])
 def test_sop_loss_and_gradients_equal_their_formula(family: str) -> None:
-    """Of the vector of [CLS]: softmax(W tanh(P h + b) + c), whose second class is "exchanged"; in float64 NumPy."""
-    config = config_of(family)
-    batch, params = batch_of(config), random_params(config)
+    """softmax(W tanh(P h + b) + c) of the [CLS] vector h, whose second class is "exchanged"; in float64 NumPy."""
+    config = make_config(family)
+    batch, params = make_batch(config), random_params(config)
     batch["pair_weights"][::3] = 0.0
     figures, gradients = ours(config, params, batch, ("sop",))
     inputs = (batch[key] for key in ("input_ids", "token_type_ids", "sequence_ids"))
@@ -191,8 +191,8 @@ def test_sop_loss_and_gradients_equal_their_formula(family: str) -> None:
     assert figures["sop_accuracy"] == pytest.approx((((z[:, 1] > z[:, 0]) == labels) * weights).sum() / total)
     by_logits = (p - np.eye(2)[labels]) * weights[:, None] / total
     by_pooled = (by_logits @ W.T) * (1 - pooled**2)
-    wanted = {"W": pooled.T @ by_logits, "c": by_logits.sum(0), "P": h.T @ by_pooled, "b": by_pooled.sum(0)}
+    expected = {"W": pooled.T @ by_logits, "c": by_logits.sum(0), "P": h.T @ by_pooled, "b": by_pooled.sum(0)}
     head, pooler = gradients["sop_head"]["dense"], gradients["pooler"]["dense"]
-    found = {"W": head["kernel"], "c": head["bias"], "P": pooler["kernel"], "b": pooler["bias"]}
-    for name, x in found.items():
-        assert np.linalg.norm(x - wanted[name]) <= 1e-6 * np.linalg.norm(wanted[name]), name
+    actual = {"W": head["kernel"], "c": head["bias"], "P": pooler["kernel"], "b": pooler["bias"]}
+    for name, x in actual.items():
+        assert np.linalg.norm(x - expected[name]) <= 1e-6 * np.linalg.norm(expected[name]), name
