@@ -41,7 +41,7 @@ def by_rows(x: jax.Array, y: jax.Array, axes: int | tuple[tuple[int, ...], tuple
 def over_rows(x: jax.Array, y: jax.Array, dims: int, dtype: DTypeLike) -> jax.Array:
     """Compute x^T y in `dtype`, contracted over the first `dims` dims: [*rows, *in], [*rows, *out] -> [*in, *out]."""
     bfloat16 = partial(_columns_by_rows, dims=dims, dtype=dtype)
-    return _by_platform(bfloat16, partial(_contracted, dims=dims, dtype=dtype), x, y)
+    return _by_platform(bfloat16, partial(_contract, dims=dims, dtype=dtype), x, y)
 
 
 def kernel_gradient(x: jax.Array, g: jax.Array, dtype: DTypeLike) -> jax.Array:
@@ -55,8 +55,8 @@ def kernel_gradient(x: jax.Array, g: jax.Array, dtype: DTypeLike) -> jax.Array:
 
     def narrower_first(x: jax.Array, g: jax.Array) -> jax.Array:
         if x.shape[-1] <= math.prod(g.shape[dims:]):
-            return _contracted(x, g, dims=dims, dtype=x.dtype).astype(dtype)
-        return jnp.moveaxis(_contracted(g, x, dims=dims, dtype=x.dtype), -1, 0).astype(dtype)
+            return _contract(x, g, dims=dims, dtype=x.dtype).astype(dtype)
+        return jnp.moveaxis(_contract(g, x, dims=dims, dtype=x.dtype), -1, 0).astype(dtype)
 
     return _by_platform(partial(_columns_by_rows, dims=dims, dtype=dtype), narrower_first, x, g)
 
@@ -78,7 +78,7 @@ def times_transposed(g: jax.Array, kernel: jax.Array) -> jax.Array:
     return jax.lax.platform_dependent(g, kernel, cpu=join_dims, default=direct)
 
 
-def _contracted(x: jax.Array, y: jax.Array, *, dims: int, dtype: DTypeLike) -> jax.Array:
+def _contract(x: jax.Array, y: jax.Array, *, dims: int, dtype: DTypeLike) -> jax.Array:
     rows = tuple(range(dims))
     return jnp.tensordot(x, y, (rows, rows), preferred_element_type=dtype)
 

@@ -135,12 +135,14 @@ def check_head(config: ModelConfig) -> type[Network]:
     head = network_class(config)
     labels = f"model.num_labels={config.num_labels} with model.head={config.head!r}"
     if head.labelled != (config.num_labels > 0):
-        raise ValueError(f"{labels}: {'it needs at least 1' if head.labelled else 'it has none; leave it 0'}")
+        raise ValueError(
+            f"{labels}: {'this head needs at least 1' if head.labelled else 'this head has no labels; leave it 0'}"
+        )
     if not head.feature_based and (config.features or config.lstm_size):
         supporting = ", ".join(repr(name) for name, network in HEADS.items() if network.feature_based)
         raise ValueError(
             f"model.features={config.features}, model.lstm_size={config.lstm_size} with model.head={config.head!r}: "
-            f"they are of the head {supporting} only; leave them out"
+            f"only the head {supporting} supports them; leave them out"
         )
     return head
 

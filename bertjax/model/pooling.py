@@ -28,9 +28,11 @@ def check_vectors(config: ModelConfig, pooling: str, layer: str | int) -> None:
     if isinstance(layer, int) and not -depth - 1 <= layer <= depth:
         raise ValueError(f"layer={layer}: the model has layers 1 to {depth}; 0 is the embeddings, -1 the last layer")
     if layer in ("sum4", "concat4") and depth < _COMBINED:
-        raise ValueError(f"layer={layer}: it takes {_COMBINED} layers, and the model has {depth}")
+        raise ValueError(f"layer={layer}: needs at least {_COMBINED} layers, and the model has {depth}")
     if pooling == "pooler" and not network_class(config).pooled:
-        raise ValueError(f"pooling=pooler: a network for {config.head} has none; choose mean, cls or max")
+        raise ValueError(
+            f"pooling=pooler: a network with model.head={config.head!r} has no pooler; choose mean, cls or max"
+        )
     is_task_pooler = config.pooler in POOLERS_OF_TASKS or (
         config.pooler == "none" and not network_class(config).of_task
     )

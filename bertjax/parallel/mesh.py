@@ -67,10 +67,10 @@ def slice_shape(config: MeshConfig, shape: tuple[int, ...], slices: int) -> tupl
     """
     settings = f"mesh.dcn_data={config.dcn_data} mesh.dcn_fsdp={config.dcn_fsdp}"
     if config.dcn_fsdp < 1 or slices % config.dcn_fsdp:
-        raise ValueError(f"{settings}: mesh.dcn_fsdp is a divisor of the number of slices, which is {slices}")
+        raise ValueError(f"{settings}: mesh.dcn_fsdp must divide the number of slices, which is {slices}")
     data = slices // config.dcn_fsdp if config.dcn_data == -1 else config.dcn_data
     if data * config.dcn_fsdp != slices:
-        raise ValueError(f"{settings} does not make the {slices} slice(s) that there are; leave mesh.dcn_data at -1")
+        raise ValueError(f"{settings} does not match the {slices} slice(s) of these devices; leave mesh.dcn_data at -1")
     crossing, axes = {"data": data, "fsdp": config.dcn_fsdp}, mesh_axes(config)
     factors = tuple(crossing.get(axis, 1) for axis in axes)
     for axis, size, factor in zip(axes, shape, factors, strict=True):

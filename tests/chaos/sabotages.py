@@ -163,8 +163,8 @@ SABOTAGES = (
     ),
     Sabotage(
         "model/cpu.py",
-        "_contracted(g, x, dims=dims, dtype=x.dtype), -1, 0)",
-        "_contracted(g, x, dims=dims, dtype=x.dtype), 0, -1)",
+        "_contract(g, x, dims=dims, dtype=x.dtype), -1, 0)",
+        "_contract(g, x, dims=dims, dtype=x.dtype), 0, -1)",
         "model/test_product.py",
     ),
     Sabotage(

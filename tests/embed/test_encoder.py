@@ -241,5 +241,5 @@ def test_a_vector_that_is_not_finite_is_refused(tiny: tuple[TrainedModel, Path])
 
 
 def test_two_layers_have_no_last_four(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="layer=sum4: it takes 4 layers, and the model has 2"):
+    with pytest.raises(ValueError, match="layer=sum4: needs at least 4 layers, and the model has 2"):
         TextEncoder(trained_model(tmp_path), Encoding(layer="sum4"))

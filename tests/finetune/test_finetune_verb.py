@@ -292,7 +292,7 @@ def test_missing_layers_are_rejected_before_reading_data(
 ) -> None:
     for task, layers, message in (
         ("ner", ["-1", "-14"], "model.features=(-1, -14): the model has no layer -14; choose from 1 to"),
-        ("classification", ["-1"], "model.head='sequence': they are of the head 'tokens' only"),
+        ("classification", ["-1"], "model.head='sequence': only the head 'tokens' supports them"),
     ):
         nowhere = ["--data", str(tmp_path / "none"), "--run-dir", str(tmp_path / "run")]
         assert main(["finetune", task, "--init-from", str(encoder), *nowhere, "--model.features", *layers]) == 1

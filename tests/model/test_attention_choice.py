@@ -58,7 +58,7 @@ def changed(change: dict) -> tuple[ModelConfig, ExecutionConfig]:
                 False,
                 {"position_embedding": positions},
                 NEW,
-                f"xla (model.position_embedding={positions!r} adds to the scores, which {backend} does not)",
+                f"xla (model.position_embedding={positions!r} adds to the scores; {backend} cannot do that)",
             )
             for platform, backend, positions in (
                 ("gpu", "cudnn", "alibi"),
@@ -141,7 +141,7 @@ def changed(change: dict) -> tuple[ModelConfig, ExecutionConfig]:
             False,
             {"window": 64, "global_every": 0},
             NEW,
-            "xla (model.window=64: cudnn has no window to both sides; windows of 64 in XLA by blocks)",
+            "xla (model.window=64: cudnn does not support two-sided windows; windows of 64 in XLA by blocks)",
         ),
         (
             "gpu",
@@ -215,7 +215,7 @@ def test_the_table(platform: str, length: int, packed: bool, change: dict, jax_v
             512,
             False,
             {"attention": "cudnn", "window": 64, "global_every": 0},
-            "model.window=64: cudnn has no window to both sides; set execution.attention='xla', or use 'auto'",
+            "model.window=64: cudnn does not support two-sided windows; set execution.attention='xla', or use 'auto'",
         ),
         ("gpu", 512, True, {"attention": "cudnn"}, "needs jax 0.11.2, and this is 0.10.2; update jax or set data.pack"),
     ],

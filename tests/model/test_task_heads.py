@@ -389,9 +389,9 @@ def test_task_encoder_starts_as_the_pretraining_encoder():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"head": "sequence"}, r"model\.num_labels=0 with model\.head='sequence': it needs at least 1"),
-        ({"head": "span", "num_labels": 2}, r"model\.num_labels=2 with model\.head='span': it has none"),
-        ({"lstm_size": 8}, r"model\.lstm_size=8 with model\.head='pretraining': they are of the head 'tokens' only"),
+        ({"head": "sequence"}, r"model\.num_labels=0 with model\.head='sequence': this head needs at least 1"),
+        ({"head": "span", "num_labels": 2}, r"model\.num_labels=2 with model\.head='span': this head has no labels"),
+        ({"lstm_size": 8}, r"model\.lstm_size=8 with model\.head='pretraining': only the head 'tokens' supports them"),
         (
             {"head": "tokens", "num_labels": 2, "features": (-1, -14)},
             r"the model has no layer -14; choose from 1 to 12",

@@ -61,8 +61,8 @@ def test_slices_lie_along_the_axis_they_are_given_to(config: MeshConfig, axis: i
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (MeshConfig(dcn_data=3), r"mesh.dcn_data=3 .* does not make the 2 slice"),
-        (MeshConfig(dcn_fsdp=3), r"mesh.dcn_fsdp is a divisor of the number of slices, which is 2"),
+        (MeshConfig(dcn_data=3), r"mesh.dcn_data=3 .* does not match the 2 slice"),
+        (MeshConfig(dcn_fsdp=3), r"mesh.dcn_fsdp must divide the number of slices, which is 2"),
         (MeshConfig(data=1, fsdp=8), r"mesh.data=1 cannot be split over 2 of the 2 slices"),
     ],
 )
@@ -72,7 +72,7 @@ def test_slices_that_do_not_fit_are_refused(config: MeshConfig, message: str) ->
 
 
 def test_factor_across_slices_is_refused_with_one_slice() -> None:
-    with pytest.raises(ValueError, match=r"mesh.dcn_data=2 .* does not make the 1 slice"):
+    with pytest.raises(ValueError, match=r"mesh.dcn_data=2 .* does not match the 1 slice"):
         make_mesh(MeshConfig(dcn_data=2))
 
 

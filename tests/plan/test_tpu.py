@@ -158,7 +158,7 @@ def test_tpu_memory_under_a_window_is_linear_in_the_length(short: int, long: int
         (["--topology", "v5e:2x2", "--mesh.data", "3"], "mesh data=3 fsdp=1 tensor=1 does not fit the 4 tpu devices"),
         pytest.param(
             ["--topology", "v5e:2x2", "--slices", "2", "--mesh.dcn-data", "3"],
-            "does not make the 2 slice(s)",
+            "does not match the 2 slice(s)",
             marks=pytest.mark.long,
         ),
         pytest.param(

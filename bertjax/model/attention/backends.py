@@ -69,7 +69,7 @@ def attend(
         settings = Settings(q.shape[-1], rate, causal, window, alibi=bool(slopes), interpret=interpret)
         return mosaic_attention(q, k, v, sequence_ids, dropout_keys, slopes, settings)
     assert not slopes, f"{backend} does not support ALiBi"
-    assert dropout_keys is None or dropout_rate == 0.0, f"{backend} has no dropout"
+    assert dropout_keys is None or dropout_rate == 0.0, f"{backend} does not support dropout"
     kernel = partial(cudnn_attention, packed=packed, causal=causal)
     return per_device(kernel, (q, QKV), (k, QKV), (v, QKV), (sequence_ids, TOKENS))
 

@@ -146,12 +146,12 @@ def _hindrance(
         )
     if model.position_embedding in ("relative", "alibi") and backend != "mosaic":
         return Hindrance(
-            f"model.position_embedding={model.position_embedding!r} adds to the scores, which {backend} does not",
+            f"model.position_embedding={model.position_embedding!r} adds to the scores; {backend} cannot do that",
             "set execution.attention='xla'",
         )
     if model.score_bias_buckets:
         return Hindrance(
-            f"model.score_bias_buckets={model.score_bias_buckets} adds to the scores, which {backend} does not",
+            f"model.score_bias_buckets={model.score_bias_buckets} adds to the scores; {backend} cannot do that",
             "set execution.attention='xla'",
         )
     sees_blocks = _sees_blocks(model, length, packed)
@@ -214,7 +214,7 @@ def _cudnn_hindrance(
     if all(layer_windows(model)):
         # jax.nn.dot_product_attention refuses a window to the right (jax 0.10.2); with a mask it computes every score.
         return Hindrance(
-            f"model.window={model.window}: cudnn has no window to both sides", "set execution.attention='xla'"
+            f"model.window={model.window}: cudnn does not support two-sided windows", "set execution.attention='xla'"
         )
     if execution.dtype != "bfloat16":
         return Hindrance(f"cudnn computes in bfloat16, not {execution.dtype}", "set execution.dtype='bfloat16'")
