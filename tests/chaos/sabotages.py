@@ -153,13 +153,13 @@ SABOTAGES = (
         "model/layers.py",
         "0.5 * wide * (1.0 + jax.lax.erf(wide * math.sqrt(0.5)))",
         "0.5 * wide * (1.0 + jax.lax.erf(wide * math.sqrt(2.0)))",
-        "model/test_network.py::test_every_layer_and_all_logits_equal_transformers",
+        "model/test_network.py::test_layers_and_logits_match_transformers",
     ),
     Sabotage(
         "model/layers.py",
         "jax.lax.rsqrt(variance + epsilon)",
         "jax.lax.rsqrt(variance + 1e-5)",
-        "model/test_network.py::test_every_layer_and_all_logits_equal_transformers",
+        "model/test_network.py::test_layers_and_logits_match_transformers",
     ),
     Sabotage(
         "model/cpu.py",
@@ -189,13 +189,13 @@ SABOTAGES = (
         "model/attention/mosaic_blocks.py",
         "scalars.heads[first + head].astype",
         "jnp.int32(first + head).astype",
-        "model/test_mosaic_attention.py::test_heads_are_numbered_over_devices",
+        "model/test_mosaic_attention.py::test_mosaic_numbers_heads_over_devices",
     ),
     Sabotage(
         "model/attention/mosaic_blocks.py",
         "products[head * settings.width : (head + 1) * settings.width]",
         "products[: settings.width]",
-        "model/test_mosaic_attention.py::test_mosaic_is_the_reference",
+        "model/test_mosaic_attention.py::test_mosaic_matches_reference",
     ),
     Sabotage(
         "model/attention/backends.py",
@@ -207,13 +207,13 @@ SABOTAGES = (
         "model/attention/backends.py",
         "k=-window - 1, dtype=bool",
         "k=-window, dtype=bool",
-        "model/test_window_attention.py::test_windows_are_the_dense_mask",
+        "model/test_window_attention.py::test_windows_match_dense_mask",
     ),
     Sabotage(
         "model/attention/backends.py",
         "seen &= jnp.tri(length, dtype=bool)",
         "seen &= ~jnp.tri(length, dtype=bool)",
-        "model/test_network.py::test_a_causal_token_sees_nothing_to_its_right",
+        "model/test_network.py::test_causal_token_sees_nothing_to_its_right",
     ),
     # rows of a batch
     Sabotage(

@@ -1,4 +1,4 @@
-"""Two ways to compute one attention, run on the same rows and compared."""
+"""Helpers to compare two implementations of attention on the same rows."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Attention = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
 def some_ids(length: int, packed: bool) -> jax.Array:
-    """Sequence ids of two rows of other lengths, padding last; packed rows hold three sequences."""
-    made = np.zeros((ROWS, length), np.int32)
+    """Sequence ids of two rows with different numbers of tokens, then padding; packed rows hold three sequences."""
+    ids = np.zeros((ROWS, length), np.int32)
     for row, used in enumerate((length - 27, length - 3)):
-        made[row, :used] = 1 + (np.arange(used) * 3 // used if packed else 0)
-    return jnp.asarray(made)
+        ids[row, :used] = 1 + (np.arange(used) * 3 // used if packed else 0)
+    return jnp.asarray(ids)
 
 
 def outputs_and_gradients(
@@ -32,7 +32,7 @@ def outputs_and_gradients(
     head_dim: int = HEAD_DIM,
     padding: bool = False,
 ) -> list[np.ndarray]:
-    """What the real tokens get, or all with `padding`, and the gradients of q, k and v if only those are read."""
+    """Outputs of the real tokens (with `padding` of all), and the gradients of q, k and v through those outputs."""
     shape = (4, *ids.shape, heads, head_dim)
     q, k, v, read = jax.random.normal(jax.random.key(0), shape).astype(dtype)  # the same numbers in every dtype
     real = ((ids > 0) | padding)[:, :, None, None]
@@ -52,32 +52,32 @@ def heads_split_over(devices: int) -> jax.sharding.Mesh:
 
 
 def loops_and_gradients(
-    devices: int, attention: Callable[..., jax.Array], given: jax.Array, *inputs: jax.Array
+    devices: int, attention: Callable[..., jax.Array], cotangent: jax.Array, *inputs: jax.Array
 ) -> tuple[int, list[np.ndarray]]:
-    """With heads split over so many devices: the loops of the program, and the gradients of all inputs for `given`."""
+    """Split heads over devices; return the number of loops in the program, and the gradients of all inputs."""
     with jax.set_mesh(heads_split_over(devices)):
-        program = jax.jit(lambda *x: jax.vjp(attention, *x)[1](given))
+        program = jax.jit(lambda *x: jax.vjp(attention, *x)[1](cotangent))
         loops = program.lower(*inputs).as_text().count("while")
         return loops, [np.asarray(x) for x in program(*inputs)]
 
 
 def rounding(terms: int) -> float:
-    """Bound for two programs that add so many float32 terms, of the largest result: they may add in another order.
+    """Tolerance, relative to the largest result, for programs that sum `terms` float32 terms in different orders.
 
-    Errors of half an ulp each (2**-24) add up like a random walk. Four times that has room for every instruction set.
+    Errors of half an ulp each (2**-24) add up like a random walk; four times that leaves room for all instruction sets.
     """
     return 4 * terms**0.5 * 2.0**-24
 
 
-def assert_same(found: list[np.ndarray], reference: list[np.ndarray], tolerance: float = 1e-6) -> None:
-    """Outputs and gradients differ by at most so much of the largest."""
-    for number, (ours, theirs) in enumerate(zip(found, reference, strict=True)):
+def assert_same(actual: list[np.ndarray], reference: list[np.ndarray], tolerance: float = 1e-6) -> None:
+    """Compare outputs and gradients; the tolerance is relative to the largest value of each."""
+    for number, (ours, theirs) in enumerate(zip(actual, reference, strict=True)):
         name = f"gradient {number}" if number else "out"
         assert np.isfinite(ours).all(), name
         assert np.abs(ours - theirs).max() <= tolerance * np.abs(theirs).max(), name
 
 
 def global_tokens(marked: np.ndarray | jax.Array, most: int) -> GlobalTokens:
-    """The marked tokens, bool [B, L], at most so many of each row, and at least one."""
+    """Global tokens from a mask, bool [B, L], with at most `most` tokens in each row, and at least one."""
     positions = [(np.flatnonzero(row).tolist() + [0] * most)[:most] for row in np.asarray(marked)]
     return tokens_at(jnp.asarray(positions, jnp.int32), marked.shape[1])

@@ -18,12 +18,12 @@ def gelu(x: Array) -> Array:
 
 
 def dense(x: Array, part: dict[str, Array]) -> Array:
-    """Also of several dims on either side, by the first of the kernel; a kernel of heads is joined before."""
+    """Contract the last dim of x with the first of the kernel, and add the bias, if any."""
     return x @ part["kernel"] + part.get("bias", 0.0)
 
 
 def table_row(config: ModelConfig, distance: int) -> int:
-    """The bucket of a distance i - j, counted from 0."""
+    """The bucket of a distance i - j; buckets count from 0."""
     span, middle = config.relative_buckets or config.relative_max, config.relative_buckets // 2
     if middle and abs(distance) > middle:
         share = math.log(abs(distance) / middle) / math.log((config.relative_max - 1) / middle)
@@ -32,7 +32,7 @@ def table_row(config: ModelConfig, distance: int) -> int:
 
 
 class Deberta:
-    """The network of a config with these parameters; ids are those of one sequence, [n]."""
+    """The network for a config and its parameters; takes the ids of one sequence, [n]."""
 
     def __init__(self, config: ModelConfig, params: Any) -> None:
         def wide(tree: Any) -> Any:
@@ -61,36 +61,36 @@ class Deberta:
     def embedded(self, ids: Array) -> Array:
         return self.norm(self.words[ids], self.encoder["embeddings"]["norm"])
 
-    def attended(self, part: dict[str, Any], x: Array, asking: Array) -> Array:
-        """Every score as three products of its own."""
+    def attended(self, part: dict[str, Any], x: Array, query_input: Array) -> Array:
+        """Compute attention with every score as three separate products."""
         config, n = self.config, len(x)
         heads, width = config.num_attention_heads, config.hidden_size // config.num_attention_heads
         table = self.encoder["relative"]["table"]
         if config.relative_norm:
             table = self.norm(table, self.encoder["relative"]["norm"])
 
-        def projected(given: Array, role: str) -> Array:
+        def project(vectors: Array, role: str) -> Array:
             kernel = part[role]["kernel"]
-            made = given @ kernel.reshape(len(kernel), -1) + part[role].get("bias", np.zeros(1)).reshape(-1)
-            return made.reshape(len(given), heads, width)
+            y = vectors @ kernel.reshape(len(kernel), -1) + part[role].get("bias", np.zeros(1)).reshape(-1)
+            return y.reshape(len(vectors), heads, width)
 
-        q, k, v = projected(asking, "query"), projected(x, "key"), projected(x, "value")
+        q, k, v = project(query_input, "query"), project(x, "key"), project(x, "value")
         prefix = "" if config.relative_shared else "relative_"
-        of_rows = projected(table, f"{prefix}query"), projected(table, f"{prefix}key")
+        relative_q, relative_k = project(table, f"{prefix}query"), project(table, f"{prefix}key")
         out = np.zeros((n, heads, width))
         for i in range(n):
             for h in range(heads):
                 scores = []
                 for j in range(n):
                     row = table_row(config, i - j)
-                    scores.append(q[i, h] @ k[j, h] + q[i, h] @ of_rows[1][row, h] + k[j, h] @ of_rows[0][row, h])
+                    scores.append(q[i, h] @ k[j, h] + q[i, h] @ relative_k[row, h] + k[j, h] @ relative_q[row, h])
                 weights = np.exp(np.array(scores) / math.sqrt(3 * width))
                 out[i, h] = (weights / weights.sum()) @ v[:, h]
         kernel = part["output"]["kernel"]
         return out.reshape(n, -1) @ kernel.reshape(-1, kernel.shape[-1]) + part["output"]["bias"]
 
-    def through(self, number: int, x: Array, asking: Array | None = None) -> Array:
-        part, residual = self.layer(number), x if asking is None else asking
+    def run_layer(self, number: int, x: Array, query_input: Array | None = None) -> Array:
+        part, residual = self.layer(number), x if query_input is None else query_input
         y = self.norm(residual + self.attended(part["attention"], x, residual), part["attention_norm"])
         y = self.norm(y + dense(gelu(dense(y, part["mlp"]["intermediate"])), part["mlp"]["output"]), part["mlp_norm"])
         if "convolution" not in part:
@@ -98,22 +98,22 @@ class Deberta:
         kernel = part["convolution"]["kernel"]  # [D, taps, D]
         reach = kernel.shape[1] // 2
         around = np.pad(x, [(reach, reach), (0, 0)])
-        made = np.stack([np.einsum("td,dte->e", around[i : i + 2 * reach + 1], kernel) for i in range(len(x))])
-        return self.norm(y + gelu(made + part["convolution"]["bias"]), part["convolution"]["norm"])
+        context = np.stack([np.einsum("td,dte->e", around[i : i + 2 * reach + 1], kernel) for i in range(len(x))])
+        return self.norm(y + gelu(context + part["convolution"]["bias"]), part["convolution"]["norm"])
 
     def encoded(self, ids: Array, layers: int = 0) -> Array:
         x = self.embedded(ids)
         for number in range(layers or self.config.num_hidden_layers):
-            x = self.through(number, x)
+            x = self.run_layer(number, x)
         return x
 
     def mlm_logits(self, ids: Array) -> Array:
-        """By the enhanced decoder if the model has one."""
+        """Compute MLM logits, with the enhanced decoder if the model has one."""
         if "mask_decoder" in self.params:
             last = self.config.num_hidden_layers - 1
             below = self.encoded(ids, last)
-            x = self.through(last, below, below + self.params["mask_decoder"]["position"][: len(ids)])
-            x = self.through(last, below, x)
+            x = self.run_layer(last, below, below + self.params["mask_decoder"]["position"][: len(ids)])
+            x = self.run_layer(last, below, x)
         else:
             x = self.encoded(ids)
         head = self.params["mlm_head"]

@@ -13,7 +13,7 @@ from bertjax.model.parameters import named_arrays
 
 
 class Reference:
-    """The network of one sequence in float64, written from the formulas, layer by layer."""
+    """The network for one sequence in float64, written from the formulas, layer by layer."""
 
     def __init__(self, config: ModelConfig, params: Params) -> None:
         self.config = config
@@ -57,7 +57,7 @@ class Reference:
         return self.dense(x, f"{table}/projection") if self.config.embedding_size else x
 
     def rotated(self, x: np.ndarray, theta: float) -> np.ndarray:
-        """Pairs of dims as complex numbers, times e^(i position rate): [H, n, K]."""
+        """Multiply pairs of dims, as complex numbers, by e^(i position rate): [H, n, K]."""
         K, half = x.shape[-1], x.shape[-1] // 2
         first, second = (x[..., 0::2], x[..., 1::2]) if self.config.rope_interleaved else (x[..., :half], x[..., half:])
         rates = theta ** (-2 * np.arange(half) / K)

@@ -28,7 +28,7 @@ DOCUMENTED = (argparse, json, logging, random, re, argparse.ArgumentParser, json
 
 
 def documents() -> list[list[str]]:
-    """Sentences of several words, a few to a document."""
+    """Documents of a few sentences of several words each."""
     text = " ".join(" ".join((inspect.getdoc(thing) or "").split()) for thing in DOCUMENTED)
     sentences = [sentence for sentence in split_sentences(text) if len(sentence.split()) > 3]
     return [sentences[start : start + 5] for start in range(0, len(sentences), 5)]
@@ -36,7 +36,7 @@ def documents() -> list[list[str]]:
 
 @cache
 def small_wordpiece() -> WordPiece:
-    """The words of the documents, a third of them left out to be spelled in pieces, and all characters."""
+    """A vocabulary of all characters and two thirds of the words; the other words are spelled in pieces."""
     words = re.findall(r"[a-z]+|[^a-z\s]", " ".join(" ".join(d) for d in documents()).lower())
     whole = [word for number, word in enumerate(sorted(set(words))) if len(word) > 1 and number % 3]
     letters = sorted(set("".join(words)))
@@ -44,15 +44,15 @@ def small_wordpiece() -> WordPiece:
 
 
 def whole_epoch(tokenizer: WordPiece, data: DataConfig) -> dict:
-    """Every pair of the documents' first epoch, each once, in rows as `data` says."""
-    with _batches(tokenizer, documents(), data) as batches:
+    """Every pair of the documents' first epoch, once, in rows that `data` describes."""
+    with _batches(tokenizer, data) as batches:
         return batches.batch(0, batches.rows_per_epoch)
 
 
-def real_batch(tokenizer: WordPiece, rows: int, length: int = 64, texts: list[list[str]] | None = None) -> dict:
-    """A pretraining batch with two segments, padding and masks; keys and shapes as the trainer gets them."""
-    data = DataConfig(sequence_length=length, max_predictions=10, short_sequence_probability=0.7)
-    with _batches(tokenizer, texts or documents(), data) as batches:
+def real_batch(tokenizer: WordPiece, rows: int) -> dict:
+    """A pretraining batch of rows of 64 tokens with two segments, padding and masks, as the trainer gets it."""
+    data = DataConfig(sequence_length=64, max_predictions=10, short_sequence_probability=0.7)
+    with _batches(tokenizer, data) as batches:
         batch = batches.batch(0, rows)
     assert np.any(batch["sequence_ids"] == 0) and np.any(batch["token_type_ids"] == 1)
     assert np.any(batch["mlm_weights"] == 0) and set(batch["pair_labels"].flat) == {0, 1}
@@ -60,9 +60,9 @@ def real_batch(tokenizer: WordPiece, rows: int, length: int = 64, texts: list[li
 
 
 @contextmanager
-def _batches(tokenizer: WordPiece, texts: list[list[str]], data: DataConfig) -> Iterator[PairBatches]:
-    encoded = [tokenizer.encode_sentences(document) for document in texts]
-    held = [[ids.tolist() for ids in document if len(ids)] for document in encoded]
+def _batches(tokenizer: WordPiece, data: DataConfig) -> Iterator[PairBatches]:
+    encoded = [tokenizer.encode_sentences(document) for document in documents()]
+    nonempty = [[ids.tolist() for ids in document if len(ids)] for document in encoded]
     with TemporaryDirectory() as folder:
-        store = TokenStore.open(write_store(Path(folder) / "store", {"train": held}, tokenizer))
+        store = TokenStore.open(write_store(Path(folder) / "store", {"train": nonempty}, tokenizer))
         yield PairBatches(store.split("train"), tokenizer, data, seed=0)

@@ -1,4 +1,4 @@
-"""Attention by blocks of queries, with relative terms, is the formula over whole rows."""
+"""Attention by blocks of queries, with and without relative terms, equals the formula over whole rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bertjax.model.attention.backends import Backend, attend, visible, xla_atten
 from bertjax.model.attention.positions import Relative, attention_by_queries
 from bertjax.model.dropout import ATTENTION_PROBS, dropout, row_keys
 
-SPAN = 90  # distances from -90 to 89, further ones as these
+SPAN = 90  # distances from -90 to 89; larger ones share the outermost rows
 SCALE = (3 * HEAD_DIM) ** -0.5
 
 
@@ -30,7 +30,7 @@ def table_row(distance: jax.Array) -> jax.Array:
     return jnp.clip(distance + SPAN, 0, 2 * SPAN - 1)
 
 
-def drawn(length: int) -> list[jax.Array]:
+def draw_inputs(length: int) -> list[jax.Array]:
     """q, k, v and the tables of relative keys and queries."""
     keys = jax.random.split(jax.random.key(0), 2)
     tables = jax.random.normal(keys[1], (2, HEADS, 2 * SPAN, HEAD_DIM))
@@ -46,7 +46,7 @@ def ours(ids: jax.Array, dropout_keys: jax.Array | None, rate: float):
 
 
 @pytest.mark.parametrize(("length", "rate"), [pytest.param(128, 0.0, marks=pytest.mark.long), (200, 0.2)])
-def test_relative_terms_are_the_formula(length: int, rate: float) -> None:
+def test_relative_terms_match_formula(length: int, rate: float) -> None:
     ids = some_ids(length, packed=True)
     keys = row_keys(3, jnp.int32(5), jnp.arange(ROWS)) if rate else None
     place = jnp.arange(length)
@@ -66,17 +66,17 @@ def test_relative_terms_are_the_formula(length: int, rate: float) -> None:
             out = jnp.where((ids > 0)[:, :, None, None], attention(*inputs), 0)
             return jnp.sum(out * read), out
 
-        gradients, out = jax.jit(jax.grad(total, argnums=range(5), has_aux=True))(*drawn(length))
+        gradients, out = jax.jit(jax.grad(total, argnums=range(5), has_aux=True))(*draw_inputs(length))
         return [np.asarray(x, np.float64) for x in (out, *gradients)]
 
     assert_same(values_and_gradients(ours(ids, keys, rate)), values_and_gradients(formula))
 
 
-def test_terms_of_heads_in_turn_equal_all_at_once() -> None:
-    ids, given = some_ids(200, packed=True), drawn(200)
+def test_relative_terms_head_by_head_equal_all_at_once() -> None:
+    ids, inputs = some_ids(200, packed=True), draw_inputs(200)
     attention = ours(ids, row_keys(3, jnp.int32(5), jnp.arange(ROWS)), 0.1)
     (loops, in_turn), (fewer, at_once) = (
-        loops_and_gradients(devices, attention, given[0], *given) for devices in (1, 2)
+        loops_and_gradients(devices, attention, inputs[0], *inputs) for devices in (1, 2)
     )
     assert loops > fewer
     assert_same(in_turn, at_once, tolerance=rounding(200))
@@ -88,10 +88,10 @@ def test_terms_of_heads_in_turn_equal_all_at_once() -> None:
         pytest.param("xla", 200, 0, False, (0.5, 0.25), 0.2, id="slopes, dropout", marks=pytest.mark.long),
         pytest.param("xla", 256, 0, True, (), 0.0, id="causal"),
         pytest.param("xla", 200, 70, False, (0.5, 0.25), 0.2, id="a window too wide for blocks, slopes, dropout"),
-        pytest.param("cudnn", 256, 100, True, (), 0.0, id="a window that the back end lacks", marks=pytest.mark.long),
+        pytest.param("cudnn", 256, 100, True, (), 0.0, id="a window that the backend lacks", marks=pytest.mark.long),
     ],
 )
-def test_long_rows_are_the_formula(
+def test_long_rows_match_formula(
     backend: Backend,
     length: int,
     window: int,
@@ -107,8 +107,8 @@ def test_long_rows_are_the_formula(
         return xla_attention(q, k, v, visible(ids, causal, window), keys, rate, slopes)
 
     def attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-        how = {"window": window, "slopes": slopes, "dropout_keys": keys, "dropout_rate": rate}
-        return attend(backend, q, k, v, ids, packed=True, causal=causal, **how)
+        options = {"window": window, "slopes": slopes, "dropout_keys": keys, "dropout_rate": rate}
+        return attend(backend, q, k, v, ids, packed=True, causal=causal, **options)
 
     monkeypatch.setattr(backends, "WHOLE_ROWS", 128)
     q = jax.ShapeDtypeStruct((*ids.shape, HEADS, HEAD_DIM), jnp.float32)
@@ -117,45 +117,47 @@ def test_long_rows_are_the_formula(
 
 
 @pytest.mark.parametrize("windowed", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_long_rows_without_blocks_need_memory_in_proportion(windowed: bool) -> None:
-    def needed(length: int) -> int:
+def test_long_rows_without_blocks_need_linear_memory(windowed: bool) -> None:
+    def temporary_bytes(length: int) -> int:
         q = jax.ShapeDtypeStruct((1, length, HEADS, HEAD_DIM), jnp.float32)
         ids = jax.ShapeDtypeStruct((1, length), jnp.int32)
-        window = -(-length // 3) if windowed else 0  # of which blocks would not pay
+        window = -(-length // 3) if windowed else 0  # too wide for blocks to pay
 
         def total(q: jax.Array, k: jax.Array, v: jax.Array, ids: jax.Array) -> jax.Array:
-            how = {"packed": False, "causal": False, "dropout_keys": None, "dropout_rate": 0.0}
-            return jnp.sum(jnp.sin(attend("xla", q, k, v, ids, window=window, **how)))
+            options = {"packed": False, "causal": False, "dropout_keys": None, "dropout_rate": 0.0}
+            return jnp.sum(jnp.sin(attend("xla", q, k, v, ids, window=window, **options)))
 
         compiled = jax.jit(jax.grad(total, argnums=(0, 1, 2))).lower(q, q, q, ids).compile()
         return compiled.memory_analysis().temp_size_in_bytes
 
-    assert needed(8192) <= 4.1 * needed(2048)
+    assert temporary_bytes(8192) <= 4.1 * temporary_bytes(2048)
 
 
 @pytest.mark.parametrize(("length", "window"), [(64, 0), (64, 8), (256, 8), (1024, 0), (1152, 0)])
-def test_the_backward_pass_of_alibi_keeps_no_scores(length: int, window: int) -> None:
-    how = {"packed": True, "causal": False, "window": window, "dropout_keys": None, "dropout_rate": 0.0}
+def test_alibi_backward_pass_keeps_no_scores(length: int, window: int) -> None:
+    options = {"packed": True, "causal": False, "window": window, "dropout_keys": None, "dropout_rate": 0.0}
 
-    def kept(slopes: tuple[float, ...]) -> int:
+    def largest_residual(slopes: tuple[float, ...]) -> int:
         def attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-            return attend("xla", q, k, v, jnp.ones((ROWS, length), jnp.int32), slopes=slopes, **how)
+            return attend("xla", q, k, v, jnp.ones((ROWS, length), jnp.int32), slopes=slopes, **options)
 
         q = jax.ShapeDtypeStruct((ROWS, length, HEADS, HEAD_DIM), jnp.float32)
         _, backward = jax.eval_shape(lambda *qkv: jax.vjp(attention, *qkv), q, q, q)
         return max(x.size for x in jax.tree.leaves(backward))
 
-    # q, k and v, and of whole rows a mask, one for all heads.
-    assert kept((0.5, 0.25)) <= max(ROWS * length * HEADS * HEAD_DIM, ROWS * length * length)
+    # Either q, k or v, or the mask of whole rows, which all heads share.
+    assert largest_residual((0.5, 0.25)) <= max(ROWS * length * HEADS * HEAD_DIM, ROWS * length * length)
     if length == 64:
-        assert kept(()) == ROWS * HEADS * length * length, "the scores of short rows without slopes are kept"
+        assert largest_residual(()) == ROWS * HEADS * length * length, "without slopes, scores of short rows are kept"
 
 
-@pytest.mark.long  # the suite has rows without relative terms, which go through the same blocks
-def test_memory_grows_with_the_length() -> None:
-    def needed(length: int) -> int:
+@pytest.mark.long  # the suite tests rows without relative terms, which use the same blocks
+def test_relative_terms_need_linear_memory() -> None:
+    def temporary_bytes(length: int) -> int:
         ids = jnp.ones((1, length), jnp.int32)
-        inputs = [jax.ShapeDtypeStruct((1, *x.shape[1:]) if x.ndim == 4 else x.shape, x.dtype) for x in drawn(length)]
+        inputs = [
+            jax.ShapeDtypeStruct((1, *x.shape[1:]) if x.ndim == 4 else x.shape, x.dtype) for x in draw_inputs(length)
+        ]
 
         def total(*inputs: jax.Array) -> jax.Array:
             return jnp.sum(jnp.sin(ours(ids, None, 0.0)(*inputs)))
@@ -163,4 +165,4 @@ def test_memory_grows_with_the_length() -> None:
         compiled = jax.jit(jax.grad(total, argnums=range(5))).lower(*inputs).compile()
         return compiled.memory_analysis().temp_size_in_bytes
 
-    assert needed(4096) <= 4.1 * needed(1024)
+    assert temporary_bytes(4096) <= 4.1 * temporary_bytes(1024)

@@ -1,4 +1,4 @@
-"""Which attention is chosen: the table of what each back end can do, and what an impossible wish is answered."""
+"""The choice of the attention backend: what each supports, and the errors for unsupported requests."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.model.attention.choice import choose_attention, compute_capability
 
 NEW, OLD = (0, 12, 0, 1), (0, 10, 2)
-MODEL, HALF = ModelConfig(attention_probs_dropout_prob=0.0), ExecutionConfig(dtype="bfloat16")
+MODEL, BFLOAT16 = ModelConfig(attention_probs_dropout_prob=0.0), ExecutionConfig(dtype="bfloat16")
 
 MULTIPLE = "mosaic takes rows of a multiple of 128 tokens up to 65,536, not 520"
 
 
-def changed(change: dict) -> tuple[ModelConfig, ExecutionConfig]:
-    of_execution = {key: value for key, value in change.items() if hasattr(HALF, key)}
-    of_model = {key: value for key, value in change.items() if key not in of_execution}
-    return replace(MODEL, **of_model), replace(HALF, **of_execution)
+def configs(change: dict) -> tuple[ModelConfig, ExecutionConfig]:
+    execution = {key: value for key, value in change.items() if hasattr(BFLOAT16, key)}
+    model = {key: value for key, value in change.items() if key not in execution}
+    return replace(MODEL, **model), replace(BFLOAT16, **execution)
 
 
 @pytest.mark.parametrize(
@@ -173,12 +173,14 @@ def changed(change: dict) -> tuple[ModelConfig, ExecutionConfig]:
         ("tpu", 128, True, {"attention": "mosaic"}, OLD, "mosaic (set by execution.attention)"),
     ],
 )
-def test_the_table(platform: str, length: int, packed: bool, change: dict, jax_version: tuple, expected: str) -> None:
-    assert str(choose_attention(*changed(change), platform, length, packed, "9.0", jax_version)) == expected
+def test_choose_attention_table(
+    platform: str, length: int, packed: bool, change: dict, jax_version: tuple, expected: str
+) -> None:
+    assert str(choose_attention(*configs(change), platform, length, packed, "9.0", jax_version)) == expected
 
 
 @pytest.mark.parametrize(
-    ("platform", "length", "packed", "change", "complaint"),
+    ("platform", "length", "packed", "change", "message"),
     [
         (
             "cpu",
@@ -220,13 +222,15 @@ def test_the_table(platform: str, length: int, packed: bool, change: dict, jax_v
         ("gpu", 512, True, {"attention": "cudnn"}, "needs jax 0.11.2, and this is 0.10.2; update jax or set data.pack"),
     ],
 )
-def test_what_cannot_be_is_refused(platform: str, length: int, packed: bool, change: dict, complaint: str) -> None:
+def test_choose_attention_refuses_unsupported_backends(
+    platform: str, length: int, packed: bool, change: dict, message: str
+) -> None:
     with pytest.raises(ValueError) as error:
-        choose_attention(*changed(change), platform, length, packed, "9.0", OLD)
-    assert f"execution.attention={change['attention']!r}: " in str(error.value) and complaint in str(error.value)
+        choose_attention(*configs(change), platform, length, packed, "9.0", OLD)
+    assert f"execution.attention={change['attention']!r}: " in str(error.value) and message in str(error.value)
 
 
-def test_longest_rows_depend_on_the_kind_of_tpu() -> None:
+def test_longest_mosaic_rows_depend_on_tpu_kind() -> None:
     block = {"attention_block": 64, "random_blocks": 3}
     for length, dtype, kind, change, backend in (
         (8192, "float32", "TPU v4", {}, "mosaic"),
@@ -238,23 +242,23 @@ def test_longest_rows_depend_on_the_kind_of_tpu() -> None:
         (1024, "float32", "TPU v4", block, "xla"),
         (1024, "float32", "TPU v4", {"position_embedding": "relative"}, "xla"),
     ):
-        choice = choose_attention(replace(MODEL, **change), replace(HALF, dtype=dtype), "tpu", length, False, kind)
+        choice = choose_attention(replace(MODEL, **change), replace(BFLOAT16, dtype=dtype), "tpu", length, False, kind)
         assert choice.backend == backend, (length, dtype, kind)
 
 
 @pytest.mark.parametrize(
     ("capability", "has"), [("7.5", "7.5"), ("7.0", "7.0"), ("gfx90a", "gfx90a"), (None, "none"), ("8", "8")]
 )
-def test_a_gpu_that_cudnn_cannot_use_is_left_to_xla(capability: str | None, has: str) -> None:
+def test_gpu_without_cudnn_support_uses_xla(capability: str | None, has: str) -> None:
     reason = f"cudnn needs an NVIDIA GPU of compute capability 8.0 or more, and this one has {has}"
-    assert str(choose_attention(MODEL, HALF, "gpu", 512, False, capability)) == f"xla ({reason})"
+    assert str(choose_attention(MODEL, BFLOAT16, "gpu", 512, False, capability)) == f"xla ({reason})"
     with pytest.raises(ValueError, match=reason):
-        choose_attention(MODEL, replace(HALF, attention="cudnn"), "gpu", 512, False, capability)
+        choose_attention(MODEL, replace(BFLOAT16, attention="cudnn"), "gpu", 512, False, capability)
 
 
 @pytest.mark.parametrize("capability", ["8.0", "8.9", "9.0", "10.0", "12.0"])
-def test_a_gpu_that_cudnn_can_use_has_it(capability: str) -> None:
-    assert choose_attention(MODEL, HALF, "gpu", 512, False, capability).backend == "cudnn"
+def test_gpu_with_cudnn_support_uses_cudnn(capability: str) -> None:
+    assert choose_attention(MODEL, BFLOAT16, "gpu", 512, False, capability).backend == "cudnn"
 
 
 def test_compute_capability_is_queried_or_known() -> None:

@@ -1,4 +1,4 @@
-"""BigBird's block-sparse attention is attention under its dense mask."""
+"""BigBird's block-sparse attention equals attention under its dense mask."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BLOCK = 8
 
 
 def counts(length: int, chosen: np.ndarray) -> np.ndarray:
-    """How often each token sees each other, by the description in the paper and in transformers: [H, L, L]."""
+    """How often each token sees each other one, as described in the paper and in transformers: [H, L, L]."""
     n = -(-length // BLOCK)
     seen = np.zeros((HEADS, n, n), int)
     for head, u in np.ndindex(HEADS, n):
@@ -37,15 +37,15 @@ def counts(length: int, chosen: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("length", "packed", "plan"),
+    ("length", "packed", "chosen"),
     [
         pytest.param(96, False, random_blocks(0, 1, HEADS, 12, 2), id="padded", marks=pytest.mark.long),
-        pytest.param(93, True, random_blocks(0, 2, HEADS, 12, 3), id="packed, a block not full"),
+        pytest.param(93, True, random_blocks(0, 2, HEADS, 12, 3), id="packed, a partial block"),
         pytest.param(96, False, blocks_of_transformers_evaluation(HEADS, 12, 3), id="as transformers evaluates"),
     ],
 )
-def test_blocks_are_the_dense_mask(length: int, packed: bool, plan: np.ndarray) -> None:
-    ids, often = some_ids(length, packed), jnp.asarray(counts(length, plan))
+def test_block_sparse_matches_dense_mask(length: int, packed: bool, chosen: np.ndarray) -> None:
+    ids, often = some_ids(length, packed), jnp.asarray(counts(length, chosen))
 
     def formula(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
         scores = jnp.einsum("blhk,bmhk->bhlm", q, k) / jnp.sqrt(8.0)
@@ -54,39 +54,39 @@ def test_blocks_are_the_dense_mask(length: int, packed: bool, plan: np.ndarray) 
         return jnp.einsum("bhlm,bmhk->blhk", probs, v)
 
     def ours(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-        return block_sparse_attention(q, k, v, ids, jnp.asarray(plan), None, 0.0, block=BLOCK)
+        return block_sparse_attention(q, k, v, ids, jnp.asarray(chosen), None, 0.0, block=BLOCK)
 
     assert_same(outputs_and_gradients(ours, ids), outputs_and_gradients(formula, ids))
 
 
-def test_dropout_is_that_of_the_dense_mask() -> None:
+def test_block_sparse_dropout_matches_dense_mask() -> None:
     ids, keys = some_ids(96, packed=True), row_keys(3, jnp.int32(5), jnp.arange(ROWS))
-    plan = random_blocks(0, 0, 1, 12, 2).repeat(HEADS, axis=0)
-    seen = visible(ids, causal=False) & jnp.asarray(counts(96, plan)[0] > 0)
+    chosen = random_blocks(0, 0, 1, 12, 2).repeat(HEADS, axis=0)
+    seen = visible(ids, causal=False) & jnp.asarray(counts(96, chosen)[0] > 0)
     q, k, v = jax.random.normal(jax.random.key(1), (3, *ids.shape, HEADS, 8))
     sparse = jax.jit(partial(block_sparse_attention, dropout_rate=0.3, block=BLOCK))
-    ours = sparse(q, k, v, ids, jnp.asarray(plan), keys)
+    ours = sparse(q, k, v, ids, jnp.asarray(chosen), keys)
     dense = xla_attention(q, k, v, seen, keys, 0.3)
     assert_same([np.asarray(ours[ids > 0])], [np.asarray(dense[ids > 0])], tolerance=rounding(96))
 
 
-def test_random_blocks_are_others_and_the_same_every_time() -> None:
-    plan = random_blocks(7, 3, 4, 32, 3)
-    assert plan.shape == (4, 30, 3)
+def test_random_blocks_are_distinct_and_reproducible() -> None:
+    chosen = random_blocks(7, 3, 4, 32, 3)
+    assert chosen.shape == (4, 30, 3)
     for u in range(30):
         seen_anyway = {0, u, u + 1, u + 2, 31}
-        assert all(len(seen_anyway | set(chosen)) == len(seen_anyway) + 3 for chosen in plan[:, u].tolist())
-    assert np.array_equal(plan, random_blocks(7, 3, 4, 32, 3))
-    others = (random_blocks(8, 3, 4, 32, 3), random_blocks(7, 4, 4, 32, 3), plan[::-1])
-    assert all((plan != other).any() for other in others)
+        assert all(len(seen_anyway | set(blocks)) == len(seen_anyway) + 3 for blocks in chosen[:, u].tolist())
+    assert np.array_equal(chosen, random_blocks(7, 3, 4, 32, 3))
+    others = (random_blocks(8, 3, 4, 32, 3), random_blocks(7, 4, 4, 32, 3), chosen[::-1])
+    assert all((chosen != other).any() for other in others)
 
 
-def test_the_keys_of_a_token_are_those_of_the_dense_mask() -> None:
-    plan = random_blocks(0, 1, HEADS, 12, 2)
-    assert keys_per_token(96, BLOCK, 2) == counts(96, plan).sum() / (HEADS * 96)
+def test_keys_per_token_matches_dense_mask() -> None:
+    chosen = random_blocks(0, 1, HEADS, 12, 2)
+    assert keys_per_token(96, BLOCK, 2) == counts(96, chosen).sum() / (HEADS * 96)
     assert keys_per_token(72, BLOCK, 2) == 72
 
 
 @pytest.mark.parametrize(("length", "expected"), [(704, False), (705, True), (4096, True)])
-def test_short_rows_are_full_as_in_transformers(length: int, expected: bool) -> None:
+def test_short_rows_have_full_attention(length: int, expected: bool) -> None:
     assert is_sparse(length, 64, 3) is expected

@@ -1,4 +1,4 @@
-"""DeBERTa's decoder, convolution and distances, in packed rows, against NumPy; the rest is against transformers."""
+"""DeBERTa's decoder, convolution and distances in packed rows, compared with NumPy."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ MODELS = {
 }
 
 
-def drawn(config: ModelConfig) -> Params:
-    """Every parameter random, biases too; scales around 1, rows that pad the vocabulary 0."""
+def draw_params(config: ModelConfig) -> Params:
+    """Random parameters, biases included; scales are near 1, rows that pad the vocabulary 0."""
     draw = np.random.default_rng(0)
     _, shapes, axes = abstract_network(config)
 
@@ -46,7 +46,7 @@ def drawn(config: ModelConfig) -> Params:
 
 
 def packed_rows(lengths: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
-    """Ids and numbers of sequences of these lengths in each row."""
+    """Token ids and sequence ids of rows of sequences with these lengths."""
     draw = np.random.default_rng(1)
     ids, numbers = np.zeros((2, len(lengths), LENGTH), np.int32)
     for row, parts in enumerate(lengths):
@@ -62,9 +62,9 @@ ROWS = [[LENGTH], [13, 7], [1, 6, 4]]  # whole, packed, packed with padding
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name != "v2")) for name in MODELS])
-def test_decoder_and_convolution_are_the_formula(name: str) -> None:
+def test_decoder_and_convolution_match_formula(name: str) -> None:
     config = MODELS[name]
-    params, (ids, numbers) = drawn(config), packed_rows(ROWS)
+    params, (ids, numbers) = draw_params(config), packed_rows(ROWS)
     reference = Deberta(config, params)
 
     def logits(execution: ExecutionConfig) -> np.ndarray:
@@ -76,19 +76,19 @@ def test_decoder_and_convolution_are_the_formula(name: str) -> None:
 
         return np.asarray(computed(params))[..., : config.vocab_size]
 
-    found = logits(ExecutionConfig())
+    actual = logits(ExecutionConfig())
     for row, parts in enumerate(ROWS):
         for number in range(1, len(parts) + 1):
             inside = numbers[row] == number
-            wanted = reference.mlm_logits(ids[row, inside])
-            np.testing.assert_allclose(found[row, inside], wanted, atol=1e-5 * np.abs(wanted).max())
-    remade = logits(ExecutionConfig(remat="full", scan_unroll=2))
-    np.testing.assert_allclose(remade[numbers > 0], found[numbers > 0], atol=1e-5)
+            expected = reference.mlm_logits(ids[row, inside])
+            np.testing.assert_allclose(actual[row, inside], expected, atol=1e-5 * np.abs(expected).max())
+    recomputed = logits(ExecutionConfig(remat="full", scan_unroll=2))
+    np.testing.assert_allclose(recomputed[numbers > 0], actual[numbers > 0], atol=1e-5)
 
 
-def test_attention_maps_are_the_layers_probabilities() -> None:
+def test_attention_maps_equal_layer_probabilities() -> None:
     config = replace(MODELS["v2"], mlm_decoder="plain")
-    params, (ids, numbers) = drawn(config), packed_rows(ROWS)
+    params, (ids, numbers) = draw_params(config), packed_rows(ROWS)
     attention, hidden = _inside(abstract_network(config)[0], params, ids, ids * 0, numbers)
     reference = Deberta(config, params)
     part = reference.layer(1)["attention"]
@@ -97,8 +97,8 @@ def test_attention_maps_are_the_layers_probabilities() -> None:
     values = (x @ kernel.reshape(len(kernel), -1)).reshape(13, *kernel.shape[1:]) + part["value"]["bias"]
     mixed = np.einsum("hij,jhk->ihk", np.asarray(attention)[1, 1, :, :13, :13], values).reshape(13, -1)
     out = part["output"]["kernel"]
-    wanted = reference.attended(part, x, x)
-    np.testing.assert_allclose(mixed @ out.reshape(-1, out.shape[-1]) + part["output"]["bias"], wanted, atol=1e-5)
+    expected = reference.attended(part, x, x)
+    np.testing.assert_allclose(mixed @ out.reshape(-1, out.shape[-1]) + part["output"]["bias"], expected, atol=1e-5)
     np.testing.assert_allclose(np.asarray(attention)[1, 1].sum(-1), 1, atol=1e-5)
 
 
@@ -107,8 +107,8 @@ def test_distances_have_the_published_buckets() -> None:
     config = FAMILIES["deberta-v3"].presets["base"]
     known = {0: 0, 1: 1, 128: 128, 129: 129, 200: 169, 256: 192, 300: 207, 400: 233, 511: 255}
     distances = np.array([*known, *(-d for d in known)])
-    wanted = np.array([*known.values(), *(-bucket for bucket in known.values())])
-    np.testing.assert_array_equal(distance_row(config, distances), wanted + 256)
+    expected = np.array([*known.values(), *(-bucket for bucket in known.values())])
+    np.testing.assert_array_equal(distance_row(config, distances), expected + 256)
     for model in (*MODELS.values(), config, FAMILIES["deberta"].presets["base"]):
         apart = np.arange(-600, 601)
         np.testing.assert_array_equal(distance_row(model, apart), [table_row(model, int(d)) for d in apart])

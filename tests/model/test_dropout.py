@@ -1,4 +1,4 @@
-"""Dropout: its share and scale, masks that are independent of each other and of how a batch is split."""
+"""Dropout: share and scale, and masks that do not depend on each other or on how a batch is split."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def keys(rows=(0,), step=7, seed=1):
     return row_keys(seed, jnp.int32(step), jnp.asarray(rows, jnp.uint32))
 
 
-def kept(keys, site=EMBEDDINGS, rate=0.1, elements=ELEMENTS):
-    """bool [rows, elements]: which elements stay."""
+def keep_mask(keys, site=EMBEDDINGS, rate=0.1, elements=ELEMENTS):
+    """The mask of the elements that dropout keeps, bool [rows, elements]."""
     return np.asarray(dropout(jnp.ones((len(keys), elements)), keys, site, rate)) != 0
 
 
 def assert_independent(masks, rate):
-    """Every two masks agree as often as independent ones do."""
+    """Assert that any two masks agree as often as independent ones."""
     expected = rate**2 + (1 - rate) ** 2
     error = np.sqrt(expected * (1 - expected) / masks.shape[1])
     for one, other in itertools.combinations(masks, 2):
@@ -40,24 +40,24 @@ def assert_independent(masks, rate):
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
-def test_the_requested_share_is_dropped_in_every_row(rate):
-    shares = 1 - kept(keys(range(64)), rate=rate).mean(axis=1)
+def test_dropout_drops_the_requested_share_of_every_row(rate):
+    shares = 1 - keep_mask(keys(range(64)), rate=rate).mean(axis=1)
     error = np.sqrt(rate * (1 - rate) / ELEMENTS)
     assert np.abs(shares - rate).max() < SIGMAS * error
     assert abs(shares.mean() - rate) < SIGMAS * error / 8
-    # Rows whose masks are one mask in another order would all have the same share.
+    # If the masks of rows were permutations of one mask, their shares would all be equal.
     assert 0.6 * error < shares.std() < 1.5 * error
 
 
-def test_what_stays_is_scaled_so_that_the_mean_stays():
+def test_dropout_keeps_the_mean():
     x = jnp.asarray(np.random.default_rng(0).normal(5, 1, (4, ELEMENTS)), jnp.float32)
     y = np.asarray(dropout(x, keys(range(4)), MLP_OUTPUT, 0.2))
-    stays = y != 0
-    np.testing.assert_allclose(y[stays], np.asarray(x)[stays] / 0.8, rtol=1e-6)
+    kept = y != 0
+    np.testing.assert_allclose(y[kept], np.asarray(x)[kept] / 0.8, rtol=1e-6)
     assert y.mean() == pytest.approx(float(x.mean()), rel=0.02)
 
 
-def test_the_gradient_passes_where_the_value_does():
+def test_dropout_gradient_uses_the_same_mask():
     x = jnp.ones((2, 512))
     y, back = jax.vjp(lambda x: dropout(x, keys((0, 1)), MLP_OUTPUT, 0.3), x)
     np.testing.assert_array_equal(back(jnp.ones_like(x))[0], y)
@@ -67,25 +67,25 @@ def test_the_gradient_passes_where_the_value_does():
 def test_masks_are_independent_across_rows_sites_and_steps(rate):
     folded = [fold(keys(), layer + 1) for layer in range(12)]
     families = {
-        "rows": kept(keys([*range(24), 255, 256, 65_535]), rate=rate),
-        "layers": np.concatenate([kept(key, rate=rate) for key in folded]),
-        "sites": np.concatenate([kept(keys(), site, rate) for site in SITES]),
-        "layers and sites": np.concatenate([kept(key, site, rate) for key in folded[:4] for site in SITES]),
-        "steps": np.concatenate([kept(keys(step=step), rate=rate) for step in (0, 1, 2, 3, 1000, 1001, 999_999)]),
-        "seeds": np.concatenate([kept(keys(seed=seed), rate=rate) for seed in (0, 1, 2, 3, 12345)]),
-        "row n of step m": np.concatenate([kept(keys((n,), m), rate=rate) for n in range(4) for m in range(4)]),
+        "rows": keep_mask(keys([*range(24), 255, 256, 65_535]), rate=rate),
+        "layers": np.concatenate([keep_mask(key, rate=rate) for key in folded]),
+        "sites": np.concatenate([keep_mask(keys(), site, rate) for site in SITES]),
+        "layers and sites": np.concatenate([keep_mask(key, site, rate) for key in folded[:4] for site in SITES]),
+        "steps": np.concatenate([keep_mask(keys(step=step), rate=rate) for step in (0, 1, 2, 3, 1000, 1001, 999_999)]),
+        "seeds": np.concatenate([keep_mask(keys(seed=seed), rate=rate) for seed in (0, 1, 2, 3, 12345)]),
+        "row n of step m": np.concatenate([keep_mask(keys((n,), m), rate=rate) for n in range(4) for m in range(4)]),
     }
     for masks in families.values():
         assert_independent(masks, rate)
 
 
-def test_a_mask_is_independent_of_itself_moved():
-    (mask,) = kept(keys(), rate=0.5)
+def test_mask_is_independent_of_its_shifts():
+    (mask,) = keep_mask(keys(), rate=0.5)
     shifts = (1, 2, 3, 64, 128, 4096)
     assert_independent(np.stack([mask, *(np.roll(mask, shift) for shift in shifts)]), 0.5)
 
 
-def test_a_row_has_the_same_mask_in_any_split_of_the_batch():
+def test_mask_of_a_row_does_not_depend_on_batch_split():
     x = jnp.ones((8, 3, 32))
     all_keys = keys(range(8))
     whole = np.asarray(dropout(x, all_keys, ATTENTION_OUTPUT, 0.1))
@@ -94,18 +94,18 @@ def test_a_row_has_the_same_mask_in_any_split_of_the_batch():
         np.testing.assert_array_equal(part, whole[rows])
 
 
-def test_without_keys_or_rate_nothing_happens():
+def test_dropout_without_keys_or_rate_is_identity():
     x = jnp.arange(12.0).reshape(2, 6)
     assert dropout(x, None, EMBEDDINGS, 0.1) is x
     assert dropout(x, keys((0, 1)), EMBEDDINGS, 0.0) is x
 
 
-def test_the_dtype_stays():
+def test_dropout_keeps_dtype():
     assert dropout(jnp.ones((1, 8), jnp.bfloat16), keys(), EMBEDDINGS, 0.1).dtype == jnp.bfloat16
 
 
 def our_masks(config: ModelConfig, rows: int, length: int, row: jax.Array) -> Iterator[tuple[float, np.ndarray]]:
-    """(rate, factors) of every site in the order in which a network comes to them."""
+    """Yield (rate, factors) of every dropout site, in the order in which a network applies them."""
     hidden, heads = (length, config.hidden_size), (config.num_attention_heads, length, length)
     sites = [(row, EMBEDDINGS, hidden)]
     for layer in range(config.num_hidden_layers):
@@ -116,8 +116,8 @@ def our_masks(config: ModelConfig, rows: int, length: int, row: jax.Array) -> It
         yield rate, np.array(dropout(jnp.ones((rows, *inner)), key, site, rate))
 
 
-def test_dropout_is_at_the_references_four_sites_only(monkeypatch):
-    """transformers drops our elements wherever it drops any: its outputs are then ours, heads included."""
+def test_dropout_sites_match_transformers(monkeypatch):
+    """With our masks at its own dropout sites, transformers computes our outputs, heads included."""
     torch = pytest.importorskip("torch")
     batch = real_batch(small_wordpiece(), rows=6)
     config = ModelConfig(

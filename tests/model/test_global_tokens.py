@@ -1,4 +1,4 @@
-"""Windows with global tokens are Longformer's formula under dense masks."""
+"""Windows with global tokens equal Longformer's formula under dense masks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bertjax.model.dropout import row_keys
 
 
 def marked_tokens(length: int) -> jax.Array:
-    """Global tokens of two rows, not equally many: neighbours, and one in the last sequence; then the first alone."""
+    """Global tokens of two rows: four, with neighbours and one in the last sequence, and only the first token."""
     marked = np.zeros((ROWS, length), bool)
     marked[0, [0, 1, 66, length - 30]] = True
     marked[1, 0] = True
@@ -23,7 +23,7 @@ def marked_tokens(length: int) -> jax.Array:
 
 
 def values_and_gradients(attention, ids: jax.Array) -> list[np.ndarray]:
-    """Outputs and gradients by both sets of queries, keys and values, of which real tokens are read."""
+    """Outputs of the real tokens, and gradients with respect to both sets of queries, keys and values."""
     *inputs, read = jax.random.normal(jax.random.key(0), (7, *ids.shape, HEADS, HEAD_DIM))
 
     def total(*inputs: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -41,7 +41,7 @@ def values_and_gradients(attention, ids: jax.Array) -> list[np.ndarray]:
         pytest.param(300, 70, True, 0.2, id="packed, dropout"),
     ],
 )
-def test_global_tokens_are_the_formula(length: int, window: int, packed: bool, rate: float) -> None:
+def test_global_attention_matches_formula(length: int, window: int, packed: bool, rate: float) -> None:
     ids, marked = some_ids(length, packed), marked_tokens(length)
     keys = row_keys(3, jnp.int32(5), jnp.arange(ROWS)) if rate else None
 
@@ -61,8 +61,8 @@ def test_global_tokens_are_the_formula(length: int, window: int, packed: bool, r
     assert_same(values_and_gradients(ours, ids), values_and_gradients(formula, ids))
 
 
-def test_the_keys_of_a_token_are_those_of_the_masks() -> None:
-    # All but the shorter windows at both ends, and global tokens within windows: at most (2 w + 1)^2 of L^2.
+def test_keys_with_globals_matches_masks() -> None:
+    # The count ignores shorter windows at both ends and global tokens within windows: at most (2 w + 1)^2 of L^2.
     length, window, marked = 600, 10, np.arange(600) % 200 == 100
     near = np.abs(np.subtract.outer(np.arange(length), np.arange(length))) <= window
     seen = (near & ~marked | marked | marked[:, None]).sum() / length

@@ -1,4 +1,4 @@
-"""Grouped queries: heads of keys and values that several heads of queries read, on every backend and on a mesh."""
+"""Grouped queries: several heads of queries share one of keys and values, on every backend and on a mesh."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ GROUPED = ModelConfig(
     attention_probs_dropout_prob=0.0,
     max_position_embeddings=LENGTH,
 )
-BACKENDS = {"xla": 0, "blocks": 8, "mosaic_interpreted": 8}  # with a window
+BACKENDS = {"xla": 0, "blocks": 8, "mosaic_interpreted": 8}  # and the window
 
 
-def by_hand(x: np.ndarray, kernels: dict[str, np.ndarray], ids: np.ndarray, window: int) -> np.ndarray:
+def numpy_attention(x: np.ndarray, kernels: dict[str, np.ndarray], ids: np.ndarray, window: int) -> np.ndarray:
     """Grouped attention in float64, one head of queries at a time; query head h reads key head h // (H / G)."""
     q, k, v = (np.einsum("bld,dhk->blhk", x, kernels[f"{role}/kernel"]) for role in ("query", "key", "value"))
     starts = np.array([[np.flatnonzero(row == one)[0] for one in row] for row in ids])
@@ -54,7 +54,7 @@ def by_hand(x: np.ndarray, kernels: dict[str, np.ndarray], ids: np.ndarray, wind
 
 @pytest.mark.parametrize(("backend", "window"), BACKENDS.items())
 @pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.long), 2])
-def test_grouped_queries_are_those_computed_by_hand(backend: str, window: int, devices: int) -> None:
+def test_grouped_queries_match_numpy(backend: str, window: int, devices: int) -> None:
     config = replace(GROUPED, window=window, global_every=0 if window else 1)
     attention = SelfAttention(config, rngs=nnx.Rngs(0))
     graphdef, state = nnx.split(attention)
@@ -64,10 +64,10 @@ def test_grouped_queries_are_those_computed_by_hand(backend: str, window: int, d
     name = "xla" if backend == "blocks" else backend
     with jax.set_mesh(heads_split_over(devices)):
         inputs = LayerInputs(ids, backend=name, window=window)
-        found = jax.jit(lambda x: nnx.merge(graphdef, state)(x, inputs))(jnp.asarray(x, jnp.float32))
-    real, reference = np.asarray(ids) > 0, by_hand(x, kernels, np.asarray(ids), window)
-    assert np.abs(np.asarray(found) - reference)[real].max() < 1e-5 * np.abs(reference[real]).max()
+        actual = jax.jit(lambda x: nnx.merge(graphdef, state)(x, inputs))(jnp.asarray(x, jnp.float32))
+    real, reference = np.asarray(ids) > 0, numpy_attention(x, kernels, np.asarray(ids), window)
+    assert np.abs(np.asarray(actual) - reference)[real].max() < 1e-5 * np.abs(reference[real]).max()
 
 
-def test_a_mesh_must_divide_the_heads_of_keys() -> None:
+def test_mesh_must_divide_key_value_heads() -> None:
     assert ("model.num_key_value_heads", GROUPS, "tensor") in divided_sizes(GROUPED, 128)

@@ -1,4 +1,4 @@
-"""A member of the family is one object and a line in the registry: a new one trains, is exported and comes back."""
+"""A new family is one object and a line in the registry: it trains, is exported, and is imported again."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tiny_runs import write_recipe
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
-# Not among the members: data2vec's encoder of text, which transformers has, so that its class can tell whether the
-# names are right. A process of its own, whose registry it may change, runs the command lines of a file.
+# The new family is data2vec's text encoder. transformers has a class for it, which checks the names of tensors. The
+# program adds it to the registry of its own process, and runs the command lines in a file.
 PROGRAM = """
 import json
 import sys
@@ -26,7 +26,7 @@ from bertjax.families.roberta import ROBERTA
 
 NAME, OURS, THEIRS = "data2vec-text", "data2vec_text.", "roberta."
 known = ROBERTA.huggingface
-named = lambda tensors: tuple(replace(one, theirs=one.theirs.replace(THEIRS, OURS)) for one in tensors)
+rename = lambda tensors: tuple(replace(one, theirs=one.theirs.replace(THEIRS, OURS)) for one in tensors)
 FAMILIES[NAME] = replace(
     ROBERTA,
     name=NAME,
@@ -37,9 +37,9 @@ FAMILIES[NAME] = replace(
         model_type=NAME,
         prefix=OURS,
         beginning="Data2VecText",
-        encoder=named(known.encoder),
-        pooler=named(known.pooler),
-        pretraining=Class("Data2VecTextForMaskedLM", named(known.pretraining.tensors), known.pretraining.outputs),
+        encoder=rename(known.encoder),
+        pooler=rename(known.pooler),
+        pretraining=Class("Data2VecTextForMaskedLM", rename(known.pretraining.tensors), known.pretraining.outputs),
         tied={name: of.replace(THEIRS, OURS) for name, of in known.tied.items()},
     ),
 )
@@ -51,8 +51,8 @@ for line in open(sys.argv[1]):
 """
 
 
-@pytest.mark.long  # the suite has a family of a plug-in, in tests/test_plugins.py
-def test_made_up_family_trains_and_comes_back(tmp_path: Path) -> None:
+@pytest.mark.long  # the suite tests a family from a plug-in, in tests/test_plugins.py
+def test_made_up_family_trains_and_round_trips(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     corpus, run = write_corpus(tmp_path / "corpus.txt", 200), tmp_path / "run"
     few = ("--training.steps", "12", "--training.eval-every", "12", "--optimizer.warmup-steps", "2")
@@ -70,8 +70,8 @@ def test_made_up_family_trains_and_comes_back(tmp_path: Path) -> None:
     command, log = [sys.executable, str(tmp_path / "program.py"), "lines"], tmp_path / "log"
     with Group(command, 1, log) as group:
         group.finish()
-    told = group.logs[0].split("ended with 0\n")
-    assert len(told) == len(lines) + 1, group.logs[0]
+    outputs = group.logs[0].split("ended with 0\n")
+    assert len(outputs) == len(lines) + 1, group.logs[0]
     for folder in (run / "huggingface", tmp_path / "out"):
         config = json.loads((folder / "config.json").read_text())
         assert (config["model_type"], config["architectures"]) == ("data2vec-text", ["Data2VecTextForMaskedLM"])
@@ -80,5 +80,5 @@ def test_made_up_family_trains_and_comes_back(tmp_path: Path) -> None:
     assert weights[0] == weights[1]
     pytest.importorskip("transformers")
     pytest.importorskip("torch")
-    for printed in told[1:4]:
+    for printed in outputs[1:4]:
         assert "hidden states" in printed and "MLM logits" in printed, printed

@@ -1,4 +1,4 @@
-"""The kernel for TPUs computes the reference's attention, with the reference's dropout, interpreted on a CPU."""
+"""The attention kernel for TPUs, interpreted on a CPU, equals the XLA reference, dropout included."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def attention(backend: str, ids: jax.Array, heads: int, **options) -> Callable[.
     return lambda q, k, v: attend(backend, q, k, v, ids, **settings)
 
 
-def of_all_tokens(function: Callable[..., jax.Array], ids: jax.Array, heads: int, head_dim: int, dtype=jnp.float32):
+def padded_outputs_and_gradients(
+    function: Callable[..., jax.Array], ids: jax.Array, heads: int, head_dim: int, dtype=jnp.float32
+):
     return outputs_and_gradients(function, ids, dtype, heads=heads, head_dim=head_dim, padding=True)
 
 
@@ -43,28 +45,28 @@ CASES = {
 }
 
 
-# Rows that are cut have the others in the suite: half a group, no dropout, four heads in a group, causal.
+# In the suite, tests of cut rows cover the others: half a group, no dropout, four heads in a group, causal.
 SHORT = ("packed", "a group of eight heads, five of them zeros", "ALiBi, three blocks")
 
 
 def cells(table: dict[str, tuple], short: tuple[str, ...]) -> list[Any]:
-    """The rows of a table by name, of which the suite has the short ones."""
+    """Parameters from a table of cases; those that are not in `short` are long."""
     return [pytest.param(*row, id=name, marks=[] if name in short else pytest.mark.long) for name, row in table.items()]
 
 
 @pytest.mark.parametrize(("length", "heads", "head_dim", "options"), cells(CASES, SHORT))
-def test_mosaic_is_the_reference(
+def test_mosaic_matches_reference(
     length: int, heads: int, head_dim: int, options: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Several rows, groups and blocks in turn, as in rows that are longer than these.
+    # Small limits, so that the kernel loops over rows, groups and blocks, as it does for longer rows.
     monkeypatch.setattr(mosaic_blocks, "_BLOCK", 128)
     monkeypatch.setattr(mosaic_blocks, "_OPERAND", 3 * 128 * 128 * 4)
     ids = some_ids(length, packed=True)
-    found, reference = (
-        of_all_tokens(attention(backend, ids, heads, **options), ids, heads, head_dim)
+    actual, reference = (
+        padded_outputs_and_gradients(attention(backend, ids, heads, **options), ids, heads, head_dim)
         for backend in ("mosaic_interpreted", "xla")
     )
-    assert_same(found, reference, 1e-5)
+    assert_same(actual, reference, 1e-5)
 
 
 def cut_rows(longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +89,7 @@ LONG_ROWS = {
 }
 
 
-# With dropout and no window the interpreter of TPUs has them, below.
+# The test with the TPU interpreter, below, covers dropout without a window.
 SHORT_OF_LONG = (
     *("ALiBi, causal, no dropout, a group of four heads of 24 dims", "a window that is too wide for pieces"),
     "three pieces of a window",
@@ -95,16 +97,16 @@ SHORT_OF_LONG = (
 
 
 @pytest.mark.parametrize(("length", "longest", "heads", "head_dim", "options"), cells(LONG_ROWS, SHORT_OF_LONG))
-def test_long_rows_are_cut_to_the_reference(
+def test_mosaic_long_rows_match_reference(
     length: int, longest: int, heads: int, head_dim: int, options: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cut_rows(longest, monkeypatch)
     ids = some_ids(length, packed=True)
-    found, reference = (
-        of_all_tokens(attention(backend, ids, heads, **options), ids, heads, head_dim)
+    actual, reference = (
+        padded_outputs_and_gradients(attention(backend, ids, heads, **options), ids, heads, head_dim)
         for backend in ("mosaic_interpreted", "xla")
     )
-    assert_same(found, reference, 1e-5)
+    assert_same(actual, reference, 1e-5)
 
 
 UNSEEN = {
@@ -120,10 +122,10 @@ SHORT_OF_UNSEEN = ("packed", "causal, in chunks", "a window, in chunks")
 
 
 @pytest.mark.parametrize(("longest", "ids", "unseen", "options"), cells(UNSEEN, SHORT_OF_UNSEEN))
-def test_blocks_that_no_query_sees_are_left_out(
+def test_mosaic_skips_unseen_blocks(
     longest: int, ids: list[int], unseen: int, options: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """NaN from token `unseen` on would reach the first block through products with zero."""
+    """If blocks from token `unseen` on were read, their NaN would reach the first block through products with zero."""
     cut_rows(longest, monkeypatch)
     q, k, v = jax.random.normal(jax.random.key(1), (3, 1, 384, 2, 64)).at[:, :, unseen:].set(jnp.nan)
     kernel = attention("mosaic_interpreted", jnp.asarray([ids], jnp.int32), 2, dropout_keys=None, **options)
@@ -136,50 +138,48 @@ def test_blocks_that_no_query_sees_are_left_out(
 
 
 @pytest.mark.parametrize("length", [128, 384])
-def test_mosaic_drops_what_the_reference_drops(length: int) -> None:
-    """Also for a length that is no power of two."""
+def test_mosaic_dropout_matches_reference(length: int) -> None:
+    """Also if the length is not a power of two."""
     heads, rate = 3, 0.1
     head, position = jnp.arange(heads, dtype=jnp.uint32)[:, None, None], jnp.arange(length, dtype=jnp.uint32)
     keys = fold(KEYS, ATTENTION_PROBS)[:, None, None, None]
-    kept = keep_scores(head, position[:, None], position[None], length, keys, rate)
-    wanted = dropout(jnp.ones((ROWS, heads, length, length)), KEYS, ATTENTION_PROBS, rate) != 0
-    np.testing.assert_array_equal(kept, wanted)
+    actual = keep_scores(head, position[:, None], position[None], length, keys, rate)
+    expected = dropout(jnp.ones((ROWS, heads, length, length)), KEYS, ATTENTION_PROBS, rate) != 0
+    np.testing.assert_array_equal(actual, expected)
 
 
-def test_heads_are_numbered_over_devices() -> None:
-    """Each token attends evenly to one-hot values, so that outputs are the mask; two devices have two heads each."""
+def test_mosaic_numbers_heads_over_devices() -> None:
+    """Tokens attend evenly to one-hot values, so that outputs are the mask; each of two devices has two heads."""
     shape = ROWS, 128, 4, 128
     q, v = jnp.zeros(shape), jnp.broadcast_to(jnp.eye(128)[None, :, None], shape)
     with jax.set_mesh(heads_split_over(2)):
-        found = jax.jit(attention("mosaic_interpreted", jnp.ones(shape[:2], jnp.int32), 4))(q, q, v)
-    wanted = dropout(jnp.ones((ROWS, 4, 128, 128)), KEYS, ATTENTION_PROBS, 0.1)
-    np.testing.assert_allclose(found.swapaxes(1, 2), wanted / 128, rtol=1e-6)
+        actual = jax.jit(attention("mosaic_interpreted", jnp.ones(shape[:2], jnp.int32), 4))(q, q, v)
+    expected = dropout(jnp.ones((ROWS, 4, 128, 128)), KEYS, ATTENTION_PROBS, 0.1)
+    np.testing.assert_allclose(actual.swapaxes(1, 2), expected / 128, rtol=1e-6)
 
 
 @pytest.mark.parametrize(("length", "window"), [(512, 70), (256, 0)], ids=["a window", "chunks"])
-def test_the_interpreter_of_tpus_finds_no_read_out_of_bounds(
-    length: int, window: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It fills fresh memory with NaN, and raises for what lies outside of an array; a window has four blocks."""
+def test_mosaic_reads_within_bounds(length: int, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The TPU interpreter fills new memory with NaN, and raises for accesses outside of an array."""
     monkeypatch.setattr(mosaic_blocks, "_UNROLLED", 2)
     if not window:
         cut_rows(128, monkeypatch)
     ids = some_ids(length, packed=True)
     settings = mosaic_blocks.Settings(64, 0.1, window=window, interpret=pltpu.InterpretParams())
     kernel = functools.partial(mosaic.mosaic_attention, dropout_keys=KEYS, slopes=(), settings=settings)
-    found = of_all_tokens(lambda q, k, v: kernel(q, k, v, ids), ids, 2, 64)
-    assert_same(found, of_all_tokens(attention("xla", ids, 2, window=window), ids, 2, 64), 1e-5)
+    actual = padded_outputs_and_gradients(lambda q, k, v: kernel(q, k, v, ids), ids, 2, 64)
+    assert_same(actual, padded_outputs_and_gradients(attention("xla", ids, 2, window=window), ids, 2, 64), 1e-5)
 
 
-def test_bfloat16_is_as_near_by_mosaic_as_by_xla(monkeypatch: pytest.MonkeyPatch) -> None:
-    # A CPU does not multiply bfloat16 in a loop; their products in float32 are exact.
+def test_mosaic_bfloat16_is_as_exact_as_xla(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Loops on a CPU do not support bfloat16 products; in float32 these products are exact.
     product = mosaic.product
     monkeypatch.setattr(mosaic, "product", lambda a, b, *dims: product(*(x.astype(jnp.float32) for x in (a, b)), *dims))
     ids = some_ids(128, packed=True)
-    exact = of_all_tokens(attention("xla", ids, 2), ids, 2, 64)
+    exact = padded_outputs_and_gradients(attention("xla", ids, 2), ids, 2, 64)
 
-    def off(backend: str) -> np.ndarray:
-        found = of_all_tokens(attention(backend, ids, 2), ids, 2, 64, jnp.bfloat16)
-        return np.array([np.linalg.norm(a - b) / np.linalg.norm(b) for a, b in zip(found, exact, strict=True)])
+    def errors(backend: str) -> np.ndarray:
+        actual = padded_outputs_and_gradients(attention(backend, ids, 2), ids, 2, 64, jnp.bfloat16)
+        return np.array([np.linalg.norm(a - b) / np.linalg.norm(b) for a, b in zip(actual, exact, strict=True)])
 
-    assert (off("mosaic_interpreted") < 1.1 * off("xla")).all()
+    assert (errors("mosaic_interpreted") < 1.1 * errors("xla")).all()

@@ -1,4 +1,4 @@
-"""The kernel for TPUs computes BigBird's blocks as XLA does, interpreted on a CPU."""
+"""The kernel for BigBird's blocks on TPUs, interpreted on a CPU, equals the XLA reference."""
 
 from __future__ import annotations
 
@@ -44,28 +44,28 @@ LONG = [pytest.param(*case.values, id=case.id, marks=pytest.mark.long) for case 
 
 
 @pytest.mark.parametrize(("length", "packed", "chosen", "head_dim", "block", "keys"), [FIRST, *LONG])
-def test_the_kernel_is_the_reference(
+def test_chosen_blocks_kernel_matches_reference(
     length: int, packed: bool, chosen: np.ndarray, head_dim: int, block: int, keys: jax.Array | None
 ) -> None:
     ids = some_ids(length, packed)
-    found, reference = (
+    actual, reference = (
         outputs_and_gradients(backend, ids, chosen, head_dim, block, keys) for backend in ("mosaic_interpreted", "xla")
     )
-    assert_same(found, reference, 1e-5)
+    assert_same(actual, reference, 1e-5)
 
 
 @pytest.mark.long
-def test_heads_split_over_devices_see_their_own_blocks() -> None:
-    ids, chosen, found = some_ids(384, packed=False), random_blocks(0, 1, 2, 6, 1), []
+def test_split_heads_see_their_own_blocks() -> None:
+    ids, chosen, actual = some_ids(384, packed=False), random_blocks(0, 1, 2, 6, 1), []
     for devices in (1, 2):
         with jax.set_mesh(heads_split_over(devices)):
-            found.append(outputs_and_gradients("mosaic_interpreted", ids, chosen, 128, 64, KEYS))
-    assert_same(*found, 1e-6)
+            actual.append(outputs_and_gradients("mosaic_interpreted", ids, chosen, 128, 64, KEYS))
+    assert_same(*actual, 1e-6)
 
 
 @pytest.mark.long
-def test_the_interpreter_of_tpus_finds_no_read_out_of_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It fills fresh memory with NaN, and raises for what lies outside of an array."""
+def test_chosen_blocks_kernel_reads_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The TPU interpreter fills new memory with NaN, and raises for accesses outside of an array."""
     run = mosaic.mosaic_attention
 
     def interpreted(*arrays, chosen: jax.Array) -> jax.Array:
@@ -73,7 +73,7 @@ def test_the_interpreter_of_tpus_finds_no_read_out_of_bounds(monkeypatch: pytest
 
     monkeypatch.setattr(mosaic, "mosaic_attention", interpreted)
     ids, chosen = some_ids(384, packed=True), random_blocks(0, 1, 2, 6, 1)
-    found, reference = (
+    actual, reference = (
         outputs_and_gradients(backend, ids, chosen, 64, 64, KEYS) for backend in ("mosaic_interpreted", "xla")
     )
-    assert_same(found, reference, 1e-5)
+    assert_same(actual, reference, 1e-5)

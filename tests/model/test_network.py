@@ -1,4 +1,4 @@
-"""The network: equal to transformers' with the same weights, in its sizes, its first weights, and its rows apart."""
+"""The network: equality with transformers, sizes, initial weights, and the independence of sequences and padding."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def run(graphdef, params, batch, *, packed):
 
 
 def our_outputs(config, params, batch, packed=False, execution=IN_CHUNKS):
-    """(hidden states, MLM logits at every position, NSP logits)."""
+    """Compute hidden states, MLM logits at every position, and NSP logits."""
     inputs = {key: batch[key] for key in ("input_ids", "token_type_ids", "sequence_ids", "cls_positions")}
     return jax.device_get(run(abstract_network(config, execution)[0], params, inputs, packed=packed))
 
@@ -64,13 +64,13 @@ def figures_and_gradients(graphdef, params, batch):
 
 
 def our_gradients(config, params, batch):
-    """(losses and their parts, gradients), put together as the train step does."""
+    """Compute (metrics, gradients) as the train step does."""
     gradients, figures = figures_and_gradients(abstract_network(config, IN_CHUNKS)[0], params, batch)
     return figures, gradients
 
 
 def their_gradients(network, batch):
-    """(losses, gradients by name), the losses transcribed from run_pretraining.py of google-research/bert."""
+    """Compute (losses, gradients by name), with the losses of google-research/bert's run_pretraining.py."""
     import torch
 
     out = their_outputs(network, batch)
@@ -97,7 +97,7 @@ def config():
 
 
 def assert_outputs_equal(config, network, params, batch):
-    """Hidden states of every layer, and the logits of both heads, over the real tokens."""
+    """Compare hidden states of every layer, and the logits of both heads, on the real tokens."""
     theirs = their_outputs(network, batch)
     hidden, mlm, nsp = our_outputs(config, params, batch)
     layers = jax.jit(lambda p, *inputs: bind(abstract_network(config)[0], p).encoder.hidden_states(*inputs))(
@@ -113,13 +113,13 @@ def assert_outputs_equal(config, network, params, batch):
 
 
 @pytest.mark.parametrize("change", [{}, {"hidden_act": "gelu_tanh", "type_vocab_size": 5, "causal": True}], ids=str)
-def test_every_layer_and_all_logits_equal_transformers(config, batch, change):
+def test_layers_and_logits_match_transformers(config, batch, change):
     config = replace(config, **change)
     network = their_model(config)
     assert_outputs_equal(config, network, our_params(network, config), batch)
 
 
-def test_fixed_positions_equal_a_table_of_them(config, batch, params):
+def test_sinusoidal_positions_equal_a_table(config, batch, params):
     config = replace(config, position_embedding="sinusoidal")
     params = params | {"encoder": params["encoder"] | {"embeddings": dict(params["encoder"]["embeddings"])}}
     del params["encoder"]["embeddings"]["position"]
@@ -128,19 +128,19 @@ def test_fixed_positions_equal_a_table_of_them(config, batch, params):
     assert_outputs_equal(config, network, params, batch)
 
 
-def test_fixed_positions_are_the_waves_of_the_transformer():
+def test_sinusoids_match_formula():
     config = replace(SMALL, hidden_size=6, num_attention_heads=2)
-    found = np.asarray(sinusoids(config)) / (np.sqrt(2) * config.initializer_range)
+    actual = np.asarray(sinusoids(config)) / (np.sqrt(2) * config.initializer_range)
     for position in (0, 1, 17, 63):
         for pair in range(3):
             angle = position / 10_000 ** (2 * pair / 6)
-            assert found[position, 2 * pair] == pytest.approx(np.sin(angle), abs=1e-5)
-            assert found[position, 2 * pair + 1] == pytest.approx(np.cos(angle), abs=1e-5)
+            assert actual[position, 2 * pair] == pytest.approx(np.sin(angle), abs=1e-5)
+            assert actual[position, 2 * pair + 1] == pytest.approx(np.cos(angle), abs=1e-5)
     whole = np.asarray(sinusoids(ModelConfig()))
     assert np.sqrt(np.square(whole).mean()) == pytest.approx(0.02, rel=1e-3)
 
 
-def test_a_causal_token_sees_nothing_to_its_right(config, params, batch):
+def test_causal_token_sees_nothing_to_its_right(config, params, batch):
     config = replace(config, causal=True)
     cut = 9
     changed = batch | {"input_ids": batch["input_ids"].copy()}
@@ -152,7 +152,7 @@ def test_a_causal_token_sees_nothing_to_its_right(config, params, batch):
     assert np.abs(hidden[:, cut] - hidden_too[:, cut]).max() > 1e-3
 
 
-def test_the_gelu_forms_differ_by_more_than_the_tolerance(config, batch):
+def test_gelu_forms_differ_by_more_than_the_tolerance(config, batch):
     params = our_params(their_model(config), config)
     _, erf, _ = our_outputs(config, params, batch)
     _, tanh, _ = our_outputs(replace(config, hidden_act="gelu_tanh"), params, batch)
@@ -162,14 +162,14 @@ def test_the_gelu_forms_differ_by_more_than_the_tolerance(config, batch):
 @pytest.mark.parametrize(
     "change", [{}, pytest.param({"hidden_act": "gelu_tanh", "causal": True}, marks=pytest.mark.long)], ids=str
 )
-def test_losses_and_every_gradient_equal_torch(config, batch, change):
+def test_losses_and_gradients_match_torch(config, batch, change):
     config = replace(config, **change)
     network = their_model(config)
     figures, gradients = our_gradients(config, our_params(network, config), batch)
-    losses, wanted = their_gradients(network, batch)
+    losses, expected = their_gradients(network, batch)
     for name, value in losses.items():
         assert float(figures[name]) == pytest.approx(value, rel=1e-6)
-    assert_same_gradients(to_huggingface_tensors(gradients, config), wanted)
+    assert_same_gradients(to_huggingface_tensors(gradients, config), expected)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_losses_and_every_gradient_equal_torch(config, batch, change):
     [(ModelConfig(), 109_482_240, 110_106_428), (LARGE, 335_141_888, 336_226_108)],
     ids=["base", "large"],
 )
-def test_parameter_counts_are_the_papers(config, body, whole):
+def test_parameter_counts_match_paper(config, body, whole):
     count = lambda tree: sum(leaf.size for leaf in jax.tree.leaves(tree))  # noqa: E731
     shapes = abstract_network(replace(config, vocab_pad_multiple=1))[1]
     assert count(shapes["encoder"]) + count(shapes["pooler"]) == body
@@ -186,8 +186,8 @@ def test_parameter_counts_are_the_papers(config, body, whole):
     assert count(padded) == whole + (30_592 - 30_522) * (config.hidden_size + 1)
 
 
-def described() -> str:
-    """Every parameter of BERT-Base and of BERT-Large: name, shape, logical name of each dim."""
+def describe_parameters() -> str:
+    """List the parameters of BERT-Base and BERT-Large: name, shape, logical name of each dim."""
     sections = []
     for name, config in {"base": ModelConfig(), "large": LARGE}.items():
         _, shapes, axes = abstract_network(config)
@@ -200,21 +200,21 @@ def described() -> str:
     return "\n\n".join(sections) + "\n"
 
 
-def test_names_shapes_and_axes_of_parameters_are_those_on_record():
-    found = described()
+def test_parameter_names_shapes_and_axes_match_golden():
+    actual = describe_parameters()
     if os.environ.get("BERTJAX_UPDATE_GOLDEN"):
-        GOLDEN.write_text(found)
-    assert found == GOLDEN.read_text(), "if the change is meant, run this with BERTJAX_UPDATE_GOLDEN=1 and look at it"
+        GOLDEN.write_text(actual)
+    assert actual == GOLDEN.read_text(), "if this is intended, run it with BERTJAX_UPDATE_GOLDEN=1 and review the diff"
 
 
 @functools.cache
-def first_params(config, seed):
-    params = jax.jit(lambda key: init_params(config, key))(jax.random.key(seed))
+def initial_params(config):
+    params = jax.jit(lambda key: init_params(config, key))(jax.random.key(0))
     return named_arrays(jax.device_get(params))
 
 
-def test_first_weights_are_the_papers():
-    params = first_params(SMALL, 0)
+def test_initial_weights_match_paper():
+    params = initial_params(SMALL)
     for name, array in params.items():
         if name.endswith("/bias"):
             assert not array.any(), name
@@ -223,23 +223,23 @@ def test_first_weights_are_the_papers():
         else:
             drawn = array[: SMALL.vocab_size] if name.endswith("/word") else array
             assert np.abs(drawn).max() <= 0.04 and not array[len(drawn) :].any(), name
-            # A normal cut at two standard deviations keeps 0.8796 of its own.
+            # Truncation at two standard deviations reduces the standard deviation to 0.8796 of its value.
             error = 4 * 0.0176 / np.sqrt(drawn.size)
             assert abs(drawn.mean()) < error and abs(drawn.std() - 0.02 * 0.87963) < error, name
     kernels = [
         a for name, array in params.items() if name.endswith("/kernel") for a in array.reshape(-1, array.shape[-1])
     ]
     firsts = [row[:2].tobytes() for row in kernels]
-    assert len(set(firsts)) == len(firsts), "two kernels, or two layers of one, are the same"
+    assert len(set(firsts)) == len(firsts), "two kernels, or two layers of one, are equal"
 
 
-def test_the_word_embeddings_are_the_output_matrix_too(config, params, batch):
+def test_word_embeddings_are_the_output_matrix(config, params, batch):
     _, gradients = our_gradients(config, params, batch)
     unseen = np.setdiff1d(np.arange(config.vocab_size), batch["input_ids"])
     assert np.abs(gradients["encoder"]["embeddings"]["word"][unseen]).max(axis=1).min() > 0
 
 
-def test_next_sentences_are_predicted_from_the_pooled_vector(config, params, batch):
+def test_nsp_head_reads_the_pooled_vector(config, params, batch):
     closed = jax.tree.map(np.zeros_like, params["pooler"])
     _, mlm, nsp = our_outputs(config, params, batch)
     _, same_mlm, closed_nsp = our_outputs(config, params | {"pooler": closed}, batch)
@@ -248,8 +248,8 @@ def test_next_sentences_are_predicted_from_the_pooled_vector(config, params, bat
     np.testing.assert_array_equal(closed_nsp[:, 0], np.tile(params["nsp_head"]["dense"]["bias"], (24, 1)))
 
 
-def test_real_rows_start_the_same_under_any_padding():
-    wide, narrow = first_params(SMALL, 0), first_params(replace(SMALL, vocab_pad_multiple=1), 0)
+def test_initial_weights_do_not_depend_on_vocabulary_padding():
+    wide, narrow = initial_params(SMALL), initial_params(replace(SMALL, vocab_pad_multiple=1))
     assert [len(table["encoder/embeddings/word"]) for table in (wide, narrow)] == [1024, 900]
     for name, array in narrow.items():
         np.testing.assert_array_equal(wide[name][: len(array)], array, name)
@@ -257,14 +257,14 @@ def test_real_rows_start_the_same_under_any_padding():
 
 @pytest.fixture(scope="module")
 def params(config):
-    """Parameters far from their simple first values, drawn from a seed."""
+    """Random parameters that are far from their initial values."""
     shapes = abstract_network(config)[1]
     draw = np.random.default_rng(3)
     filled = {name: draw.normal(0, 0.1, leaf.shape).astype(np.float32) for name, leaf in named_arrays(shapes).items()}
     return jax.tree.unflatten(jax.tree.structure(shapes), filled.values())
 
 
-def test_what_padding_holds_changes_nothing(config, params, batch):
+def test_content_of_padding_changes_nothing(config, params, batch):
     real = batch["sequence_ids"] > 0
     garbage = np.random.default_rng(0).integers(0, config.vocab_size, real.shape)
     filled = batch | {
@@ -277,7 +277,7 @@ def test_what_padding_holds_changes_nothing(config, params, batch):
     np.testing.assert_array_equal(nsp, same_nsp)
 
 
-def test_the_length_of_padding_changes_nothing(config, params, batch):
+def test_length_of_padding_changes_nothing(config, params, batch):
     used = int((batch["sequence_ids"] > 0).sum(axis=1).min())
     row = int((batch["sequence_ids"] > 0).sum(axis=1).argmin())
     keys = ("input_ids", "token_type_ids", "sequence_ids")
@@ -310,14 +310,14 @@ def test_packed_rows_equal_single_rows(config, params):
         "sequence_ids": rows([np.ones(n) for n in lengths]),
         "cls_positions": np.zeros((len(lengths), 1), np.int32),
     }
-    wanted, _, wanted_nsp = our_outputs(config, params, single)
+    expected, _, expected_nsp = our_outputs(config, params, single)
     for number, (start, length) in enumerate(zip(starts, lengths, strict=True)):
-        assert relative(hidden[0, start : start + length], wanted[number, :length]) < 2e-6
-        assert relative(nsp[0, number], wanted_nsp[number, 0]) < 2e-6
+        assert relative(hidden[0, start : start + length], expected[number, :length]) < 2e-6
+        assert relative(nsp[0, number], expected_nsp[number, 0]) < 2e-6
 
 
-def test_packed_rows_train_as_rows_of_one_pair_do(config):
-    """Losses and every gradient of an epoch, packed and not."""
+def test_packed_rows_train_like_single_rows(config):
+    """Compare losses and all gradients of an epoch, packed and not."""
     config = replace(config, max_position_embeddings=160, initializer_range=0.1)
     params = draw_params(config)
     plain = DataConfig(sequence_length=160, max_predictions=20, short_sequence_probability=0.7)
@@ -336,19 +336,19 @@ def test_packed_rows_train_as_rows_of_one_pair_do(config):
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(0, 7))
 def test_positions_restart_with_each_sequence(lengths, padding):
     ids = np.concatenate([np.full(n, i + 1) for i, n in enumerate(lengths)] + [np.zeros(padding)])
-    ids = np.pad(ids, (0, 64 - len(ids))).astype(np.int32)  # one shape, so that it compiles once
+    ids = np.pad(ids, (0, 64 - len(ids))).astype(np.int32)  # one shape, to compile once
     positions = np.asarray(jax.jit(positions_in_sequence)(ids[None]))[0]
     np.testing.assert_array_equal(positions[: sum(lengths)], np.concatenate([np.arange(n) for n in lengths]))
 
 
-def test_padding_entries_have_no_logits(config, params, batch):
+def test_vocabulary_padding_has_lowest_logits(config, params, batch):
     _, mlm, _ = our_outputs(config, params, batch)
     assert mlm.shape[-1] % 128 == 0 and mlm.shape[-1] > config.vocab_size
     assert (mlm[..., config.vocab_size :] == np.finfo(np.float32).min).all()
     assert np.isfinite(mlm).all()
 
 
-def test_half_precision_stays_near_full(config, params, batch):
+def test_bfloat16_outputs_are_near_float32(config, params, batch):
     hidden, mlm, _ = our_outputs(config, params, batch)
     half_hidden, half_mlm, _ = our_outputs(config, params, batch, execution=ExecutionConfig(dtype="bfloat16"))
     assert half_hidden.dtype == jnp.bfloat16 and half_mlm.dtype == np.float32

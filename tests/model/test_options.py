@@ -1,4 +1,4 @@
-"""The options of the architecture: equal to a NumPy reference, and to the networks that they are special cases of."""
+"""Architecture options: equality with a NumPy reference, parameter shapes, and initial values."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy_encoder import Reference
+from their_model import relative
 
 from bertjax.config import DEFAULT_EXECUTION, ExecutionConfig, ModelConfig, OptimizerConfig
 from bertjax.families.bert import BERT
@@ -27,8 +28,8 @@ from bertjax.parallel.sharding import is_names
 from bertjax.training.optimizer import make_optimizer
 
 LENGTH = 24
-# Of the norm of what float32 computes in these eight layers, beside float64. The most that was measured is 6.7e-6 of an
-# output and 1e-5 of a gradient (SSE4.2, AVX, AVX2 and AVX-512 round at other places); a wrong option is beyond 1e-2.
+# Relative tolerances for eight float32 layers compared with float64. The largest errors measured (SSE4.2, AVX, AVX2 and
+# AVX-512 round differently) are 6.7e-6 in outputs and 1e-5 in gradients; a wrong option exceeds 1e-2.
 ROUNDING, GRADIENT_ROUNDING = 3e-5, 4e-5
 PLAIN = ModelConfig(
     vocab_size=70, hidden_size=12, num_hidden_layers=8, num_attention_heads=3, intermediate_size=20,
@@ -51,13 +52,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "two groups": {"layer_groups": 2},
     "relu": {"hidden_act": "relu"},
     "silu": {"hidden_act": "silu"},
-    "windows": {"window": 3, "global_every": 3},  # two periods and two layers more
+    "windows": {"window": 3, "global_every": 3},  # two periods and two more layers
     "windows, causal": {"window": 3, "global_every": 3, "causal": True},
     "windows everywhere": {"window": 3, "global_every": 0},
     "a period longer than the stack": {"window": 3, "global_every": 9},
     "norms in front": {"norm_place": "pre"},
     "rotated": {"position_embedding": "rope", "rope_theta": 50.0},
-    # The options of ModernBERT: behind the first layer two periods and one layer more.
+    # The options of ModernBERT: after the first layer two periods and one more layer.
     "modern": MODERN,
     "neo": {
         "position_embedding": "rope",
@@ -76,26 +77,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "mosaic": {"position_embedding": "alibi", "mlp": "glu", "mlp_bias": "output"},
     "all": {"embedding_size": 8, "type_vocab_size": 1, "layer_groups": 3, "window": 3, "global_every": 3},
 }
-# What others have as well: a narrow table, token types, a window, norms in front, a rotation. BERT's own network, its
-# activations and that it may be causal are compared with transformers, in test_network.py, and ModernBERT's options
-# with the reference in test_window_attention.py.
-IN_OTHERS = (
-    *("narrow tables", "no token types", "one token type", "one group", "two groups", "four groups", "silu"),
-    *(
-        "windows",
-        "windows, causal",
-        "windows everywhere",
-        "norms in front",
-        "rotated",
-        "none",
-        "relu",
-        "task types",
-        "narrow sinusoids",
-    ),
-    *("a period longer than the stack", "modern", "neo", "mosaic"),
-)
+# The suite tests "all", which combines several options. test_network.py compares BERT's own network, its activations
+# and causal attention with transformers; test_window_attention.py compares ModernBERT's options with the reference.
 each_option = pytest.mark.parametrize(
-    "option", [pytest.param(name, marks=[pytest.mark.long] * (name in IN_OTHERS)) for name in OPTIONS]
+    "option", [pytest.param(name, marks=[pytest.mark.long] * (name != "all")) for name in OPTIONS]
 )
 
 
@@ -103,9 +88,9 @@ def with_options(option: str) -> ModelConfig:
     return replace(PLAIN, **OPTIONS[option])
 
 
-def drawn(config: ModelConfig, seed: int = 0) -> Params:
-    """Every parameter random, biases too; scales around 1."""
-    draw = np.random.default_rng(seed)
+def draw_params(config: ModelConfig) -> Params:
+    """Random parameters, biases included; scales are near 1."""
+    draw = np.random.default_rng(0)
 
     def fill(path: tuple, leaf: jax.ShapeDtypeStruct) -> np.ndarray:
         return draw.normal(1.0 if path[-1].key == "scale" else 0.0, 0.3, leaf.shape).astype(np.float32)
@@ -113,9 +98,9 @@ def drawn(config: ModelConfig, seed: int = 0) -> Params:
     return jax.tree_util.tree_map_with_path(fill, abstract_network(config)[1])
 
 
-def rows(lengths: list[list[int]], seed: int = 1, size: int = LENGTH) -> dict[str, np.ndarray]:
-    """A batch with sequences of these lengths in each row, two segments in each sequence."""
-    draw = np.random.default_rng(seed)
+def rows(lengths: list[list[int]], size: int = LENGTH) -> dict[str, np.ndarray]:
+    """A batch of rows of sequences with these lengths; each sequence has two segments."""
+    draw = np.random.default_rng(1)
     ids, types, sequences = (np.zeros((len(lengths), size), np.int32) for _ in range(3))
     for row, parts in enumerate(lengths):
         start = 0
@@ -136,7 +121,7 @@ def outputs(
     keys: jax.Array | None = None,
     execution: ExecutionConfig = DEFAULT_EXECUTION,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """(the input of the first layer and the output of each, the last again, MLM logits at every position)."""
+    """Compute the hidden states of all layers, those of the last layer, and MLM logits at every position."""
     model = bind(abstract_network(config, execution)[0], params)
     inputs = batch["input_ids"], batch["token_type_ids"], batch["sequence_ids"]
     last = model.encode(*inputs, keys, packed=packed)
@@ -145,14 +130,10 @@ def outputs(
     return model.encoder.hidden_states(*inputs, packed=packed), last, logits
 
 
-def relative(ours: Any, reference: Any) -> float:
-    return float(np.linalg.norm(np.asarray(ours) - reference) / np.linalg.norm(reference))
-
-
 @each_option
-def test_options_equal_the_reference_packed_and_unpacked(option: str) -> None:
+def test_options_match_reference_packed_and_unpacked(option: str) -> None:
     config = with_options(option)
-    params = drawn(config)
+    params = draw_params(config)
     reference = Reference(config, params)
     for lengths, packed in (([[LENGTH], [17], [1]], False), ([[9, 2, 13], [1, 20]], True)):
         batch = rows(lengths)
@@ -161,10 +142,12 @@ def test_options_equal_the_reference_packed_and_unpacked(option: str) -> None:
         for row, parts in enumerate(lengths):
             for number in range(len(parts)):
                 place = batch["sequence_ids"][row] == number + 1
-                wanted, wanted_logits = reference(batch["input_ids"][row, place], batch["token_type_ids"][row, place])
-                assert relative(states[:, row, place], wanted) < ROUNDING
-                assert relative(last[row, place], wanted[-1]) < ROUNDING
-                assert relative(logits[row, place], wanted_logits) < ROUNDING
+                expected, expected_logits = reference(
+                    batch["input_ids"][row, place], batch["token_type_ids"][row, place]
+                )
+                assert relative(states[:, row, place], expected) < ROUNDING
+                assert relative(last[row, place], expected[-1]) < ROUNDING
+                assert relative(logits[row, place], expected_logits) < ROUNDING
 
 
 def loss_and_gradient(config: ModelConfig, params: Params, batch: dict[str, np.ndarray]) -> tuple[jax.Array, Params]:
@@ -180,7 +163,7 @@ def loss_and_gradient(config: ModelConfig, params: Params, batch: dict[str, np.n
 
 
 def reference_loss(reference: Reference, batch: dict[str, np.ndarray]) -> float:
-    """The sum that `loss_and_gradient` takes, of rows whose first sequence has at least eight tokens."""
+    """Compute the loss of `loss_and_gradient` for rows whose first sequence has at least eight tokens."""
     total = 0.0
     for ids, types, sequences in zip(
         *(batch[key] for key in ("input_ids", "token_type_ids", "sequence_ids")), strict=True
@@ -190,11 +173,11 @@ def reference_loss(reference: Reference, batch: dict[str, np.ndarray]) -> float:
     return float(total)
 
 
-# Of the others transformers has classes; test_window_attention.py has the gradients under ALiBi.
+# Other options have classes in transformers; test_window_attention.py tests gradients with ALiBi.
 @pytest.mark.parametrize("option", ["neo", pytest.param("mosaic", marks=pytest.mark.long)])
-def test_the_gradient_is_the_slope_of_the_reference(option: str) -> None:
+def test_gradients_match_finite_differences(option: str) -> None:
     config, batch = with_options(option), rows([[LENGTH], [10, 9]])
-    params = drawn(config)
+    params = draw_params(config)
     loss, gradient = loss_and_gradient(config, params, batch)
     reference = Reference(config, params)
     assert float(loss) == pytest.approx(reference_loss(reference, batch), rel=1e-6)
@@ -215,29 +198,29 @@ def test_the_gradient_is_the_slope_of_the_reference(option: str) -> None:
     ("remat", "unroll"),
     [("none", 2), ("dots", 1), ("full", 99)],
 )
-@pytest.mark.long  # the suite has one group of layers, in tests/training/test_equivalence.py
-def test_periods_are_the_same_under_any_execution(remat: str, unroll: int) -> None:
+@pytest.mark.long  # the suite tests one group of layers, in tests/training/test_equivalence.py
+def test_outputs_do_not_depend_on_execution(remat: str, unroll: int) -> None:
     config = with_options("all")
-    params, batch = drawn(config), rows([[LENGTH], [10, 9]])
+    params, batch = draw_params(config), rows([[LENGTH], [10, 9]])
     keys = row_keys(0, jnp.int32(5), jnp.arange(2))
     execution = ExecutionConfig(remat=remat, scan_unroll=unroll)
-    found, plain = (outputs(config, params, batch, keys=keys, execution=e)[1] for e in (execution, DEFAULT_EXECUTION))
-    assert relative(found, np.asarray(plain)) < 1e-6
+    actual, plain = (outputs(config, params, batch, keys=keys, execution=e)[1] for e in (execution, DEFAULT_EXECUTION))
+    assert relative(actual, np.asarray(plain)) < 1e-6
 
 
-def test_gradients_of_a_period_are_put_side_by_side() -> None:
-    """Those of slices with a stride are padded with zeros in between, for which a TPU takes ten times as long."""
+def test_gradients_of_a_period_are_concatenated() -> None:
+    """Gradients of strided slices would be padded with zeros in between, which takes a TPU ten times as long."""
     config = with_options("windows")
-    params, batch = drawn(config), rows([[LENGTH]])
+    params, batch = draw_params(config), rows([[LENGTH]])
     program = str(jax.make_jaxpr(jax.grad(lambda params: jnp.sum(outputs(config, params, batch)[1])))(params))
     padding = re.findall(r"padding_config=(.*)", re.sub(r"np\.int64\((\d+)\)", r"\1", program))
     assert "scan[" in program and padding and not re.search(r", [1-9]\d*\)", " ".join(padding))
 
 
 @pytest.mark.parametrize(("unroll", "scans"), [(1, True), (2, False)])
-def test_layers_that_are_unrolled_whole_are_not_stacked(unroll: int, scans: bool) -> None:
+def test_fully_unrolled_layers_are_not_stacked(unroll: int, scans: bool) -> None:
     config = replace(PLAIN, num_hidden_layers=2)
-    params, batch = drawn(config), rows([[LENGTH]])
+    params, batch = draw_params(config), rows([[LENGTH]])
 
     def loss(params: dict) -> jax.Array:
         return jnp.sum(outputs(config, params, batch, execution=ExecutionConfig(scan_unroll=unroll))[1])
@@ -255,12 +238,12 @@ def test_layers_that_are_unrolled_whole_are_not_stacked(unroll: int, scans: bool
         (2, 5, 3, (0, 5)),
     ],
 )
-def test_every_so_many_layers_is_global(depth: int, window: int, every: int, windows: tuple[int, ...]) -> None:
+def test_layer_windows_follow_global_every(depth: int, window: int, every: int, windows: tuple[int, ...]) -> None:
     config = replace(PLAIN, num_hidden_layers=depth, window=window, global_every=every)
     assert layer_windows(config) == windows
 
 
-def test_names_of_dims_of_groups_and_of_the_projection() -> None:
+def test_logical_axes_of_groups_and_projection() -> None:
     _, shapes, axes = abstract_network(with_options("all"))
     names = dict(zip(named_arrays(shapes), jax.tree.leaves(axes, is_leaf=is_names), strict=True))
     sizes = {name: leaf.shape for name, leaf in named_arrays(shapes).items()}
@@ -275,7 +258,7 @@ def test_names_of_dims_of_groups_and_of_the_projection() -> None:
     assert all(len(names[name]) == len(sizes[name]) for name in names)
 
 
-def test_a_layer_of_another_kind_is_a_module_of_its_own() -> None:
+def test_layer_of_another_kind_is_a_separate_module() -> None:
     _, shapes, axes = abstract_network(with_options("modern"))
     names = dict(zip(named_arrays(shapes), jax.tree.leaves(axes, is_leaf=is_names), strict=True))
     sizes = {name: leaf.shape for name, leaf in named_arrays(shapes).items()}
@@ -293,25 +276,25 @@ def test_a_layer_of_another_kind_is_a_module_of_its_own() -> None:
     ("initializer", "spreads"),
     [
         ("truncated", {"query": 1.0, "output": 1.0, "word": 1.0, "classes": 1.0}),
-        # Of 8 layers: 1 / sqrt(16). Classes: 1 / sqrt(64) instead of 0.02.
+        # Output: 1 / sqrt(2 * 8 layers). Classes: 1 / sqrt(64) instead of 0.02.
         ("scaled", {"query": 1.0, "output": 0.25, "word": 1.0, "classes": 6.25}),
     ],
 )
-def test_initial_values_are_normal_and_cut_at_two_deviations(initializer: str, spreads: dict[str, float]) -> None:
-    found = initial_values(initializer)
+def test_initial_values_are_truncated_normal(initializer: str, spreads: dict[str, float]) -> None:
+    actual = initial_values(initializer)
     for name, spread in spreads.items():
-        assert found[name].std() == pytest.approx(0.88 * 0.02 * spread, rel=0.05), name
-        assert np.abs(found[name]).max() == pytest.approx(2 * 0.02 * spread, rel=0.05), name
+        assert actual[name].std() == pytest.approx(0.88 * 0.02 * spread, rel=0.05), name
+        assert np.abs(actual[name]).max() == pytest.approx(2 * 0.02 * spread, rel=0.05), name
 
 
-def test_uniform_initial_values() -> None:
+def test_initial_values_are_uniform() -> None:
     for name, x in initial_values("uniform").items():
         assert np.abs(x).max() == pytest.approx(0.02, rel=0.02), name
         assert x.std() == pytest.approx(0.02 / 3**0.5, rel=0.05), name
 
 
 def initial_values(initializer: str) -> dict[str, np.ndarray]:
-    """Kernels of a new classifier by what they are."""
+    """Initial kernels of a classifier by their role."""
     sizes = {"hidden_size": 64, "intermediate_size": 64, "vocab_size": 500, "num_attention_heads": 4}
     config = replace(PLAIN, head="tokens", num_labels=64, **sizes)
     params = jax.jit(lambda key: init_params(replace(config, initializer=initializer), key))(jax.random.key(0))
@@ -324,30 +307,27 @@ def initial_values(initializer: str) -> dict[str, np.ndarray]:
     }
 
 
-@pytest.mark.parametrize("heads", [(4, (2**-2, 2**-4, 2**-6, 2**-8)), (3, (2**-4, 2**-8, 2**-2))], ids=str)
-def test_slopes_of_a_power_of_two_and_between(heads: tuple[int, tuple[float, ...]]) -> None:
-    assert alibi_slopes(heads[0]) == heads[1]
+def test_alibi_slopes() -> None:
+    assert alibi_slopes(4) == (2**-2, 2**-4, 2**-6, 2**-8)
+    assert alibi_slopes(3) == (2**-4, 2**-8, 2**-2)
+    sixteen_heads = [2 ** (-number / 2) for number in range(1, 17)]
+    assert alibi_slopes(12) == pytest.approx([2.0**-number for number in range(1, 9)] + sixteen_heads[0:8:2])
 
 
-def test_alibi_slopes_of_twelve_heads() -> None:
-    of_sixteen = [2 ** (-number / 2) for number in range(1, 17)]
-    assert alibi_slopes(12) == pytest.approx([2.0**-number for number in range(1, 9)] + of_sixteen[0:8:2])
-
-
-def test_rotation_of_bfloat16_has_angles_of_float32() -> None:
+def test_rotation_of_bfloat16_uses_float32_angles() -> None:
     config = replace(PLAIN, position_embedding="rope")
     q = jnp.ones((1, 3000, 1, 4), jnp.bfloat16)
     turned, _ = rotated(config, q, q, jnp.ones((1, 3000), jnp.int32), False, 0)
     angles = np.arange(3000.0)[:, None] * np.array([1, 0.01])
-    wanted = np.concatenate([np.cos(angles) - np.sin(angles), np.cos(angles) + np.sin(angles)], -1)
+    expected = np.concatenate([np.cos(angles) - np.sin(angles), np.cos(angles) + np.sin(angles)], -1)
     assert turned.dtype == jnp.bfloat16
-    np.testing.assert_allclose(np.asarray(turned, np.float32)[0, :, 0], wanted, atol=1e-2)
+    np.testing.assert_allclose(np.asarray(turned, np.float32)[0, :, 0], expected, atol=1e-2)
 
 
-def test_the_trust_ratio_is_one_for_each_group() -> None:
+def test_lamb_has_one_trust_ratio_per_group() -> None:
     config = replace(PLAIN, layer_groups=2)
     lamb = make_optimizer(OptimizerConfig(name="lamb", weight_decay=0.0))
-    output, draw = drawn(config)["encoder"]["layers"]["mlp"]["output"], np.random.default_rng(5)
+    output, draw = draw_params(config)["encoder"]["layers"]["mlp"]["output"], np.random.default_rng(5)
     params = {"layers": output}
     gradients = jax.tree.map(lambda x: draw.normal(size=x.shape).astype(np.float32), params)
     updates, _ = lamb.update(gradients, lamb.init(params), params)
@@ -359,30 +339,30 @@ def test_the_trust_ratio_is_one_for_each_group() -> None:
 
 
 @pytest.fixture
-def made_up(monkeypatch: pytest.MonkeyPatch) -> str:
-    """A family that pretrains with MLM and sentence order."""
-    family = replace(BERT, name="made_up", presets={}, heads=("pooler", "mlm_head", "sop_head"))
-    monkeypatch.setitem(FAMILIES, "made_up", family)
-    return "made_up"
+def mlm_sop_family(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a family that pretrains with MLM and sentence order."""
+    family = replace(BERT, name="mlm_sop", presets={}, heads=("pooler", "mlm_head", "sop_head"))
+    monkeypatch.setitem(FAMILIES, family.name, family)
+    return family.name
 
 
-def test_sop_head_is_dense_on_the_dropped_pooled_vector(made_up: str) -> None:
-    config = replace(PLAIN, family=made_up, hidden_dropout_prob=0.4)
-    params = drawn(config)
+def test_sop_head_is_dense_after_dropout(mlm_sop_family: str) -> None:
+    config = replace(PLAIN, family=mlm_sop_family, hidden_dropout_prob=0.4)
+    params = draw_params(config)
     assert set(params) == {"encoder", "pooler", "mlm_head", "sop_head"}
     hidden = np.random.default_rng(0).normal(size=(2, LENGTH, 12)).astype(np.float32)
     places, keys = jnp.asarray([[0, 9], [0, 3]]), row_keys(0, jnp.int32(1), jnp.arange(2))
     model = bind(abstract_network(config)[0], params)
     vectors = np.stack([hidden[row, place] for row, place in enumerate(np.asarray(places))])
     pooled = np.tanh(vectors @ params["pooler"]["dense"]["kernel"] + params["pooler"]["dense"]["bias"])
-    for key, kept in ((None, pooled), (keys, np.asarray(dropout(jnp.asarray(pooled), keys, HEAD, 0.4)))):
-        wanted = kept @ params["sop_head"]["dense"]["kernel"] + params["sop_head"]["dense"]["bias"]
-        np.testing.assert_allclose(model.sop_logits(hidden, places, key), wanted, rtol=1e-5, atol=1e-6)
-    assert (kept != pooled).any(), "nothing was dropped"
+    for key, inputs in ((None, pooled), (keys, np.asarray(dropout(jnp.asarray(pooled), keys, HEAD, 0.4)))):
+        expected = inputs @ params["sop_head"]["dense"]["kernel"] + params["sop_head"]["dense"]["bias"]
+        np.testing.assert_allclose(model.sop_logits(hidden, places, key), expected, rtol=1e-5, atol=1e-6)
+    assert (inputs != pooled).any(), "nothing was dropped"
 
 
-def test_heads_without_their_pooler_are_refused(monkeypatch: pytest.MonkeyPatch, made_up: str) -> None:
-    for family, head in (("bert", "nsp_head"), (made_up, "sop_head")):
+def test_heads_without_their_pooler_are_refused(monkeypatch: pytest.MonkeyPatch, mlm_sop_family: str) -> None:
+    for family, head in (("bert", "nsp_head"), (mlm_sop_family, "sop_head")):
         with pytest.raises(ValueError, match=rf"model.pooler='none' with model.family='{family}': its {head} reads"):
             abstract_network(replace(PLAIN, pooler="none", family=family))
     monkeypatch.setitem(FAMILIES, "plain", replace(BERT, name="plain", presets={}, heads=("pooler", "mlm_head")))
@@ -393,7 +373,7 @@ def test_heads_without_their_pooler_are_refused(monkeypatch: pytest.MonkeyPatch,
 
 @pytest.mark.parametrize(("depth", "groups"), [(12, 1), (12, 4), (7, 3), (6, 4), (18, 14), (27, 21), (3, 3)])
 def test_layers_per_group_follows_transformers(depth, groups):
-    """Its division in floating point puts layer 9 of 18 in group 6 of 14, not 7."""
+    """transformers divides in floating point, which puts layer 9 of 18 in group 6 of 14, not 7."""
     sizes = layers_per_group(replace(PLAIN, num_hidden_layers=depth, layer_groups=groups))
     theirs = [int(number / (depth / groups)) for number in range(depth)]
     assert np.repeat(np.arange(groups), sizes).tolist() == theirs

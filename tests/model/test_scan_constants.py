@@ -1,4 +1,4 @@
-"""Where a gradient is taken, a scan over layers carries no array of the size of the scores that no layer changes."""
+"""The gradient of a scan over layers stores no layer-independent array of the size of the scores."""
 
 from collections.abc import Callable, Sequence
 
@@ -17,20 +17,20 @@ SHORT, LONG = 64, 2 * backends.WHOLE_ROWS
 
 
 def largest_constant(function: Callable, inputs: Sequence[jax.ShapeDtypeStruct]) -> int:
-    """Elements of the largest array that the scans over layers of a function's gradient take as a constant."""
+    """Size of the largest constant of the scans over layers in the gradient of a function."""
     eqns = jax.make_jaxpr(jax.grad(function))(*inputs).eqns
     scans = [e for e in eqns if e.primitive.name == "scan" and e.params["length"] == LAYERS]
     assert len(scans) == 2, "one forward, one backward"
     return max(v.aval.size for e in scans for v in e.invars[: e.params["num_consts"]])
 
 
-def constants(length: int, slopes: tuple[float, ...] = ()) -> int:
-    """Elements of the largest array that a scan over layers of attention and dropout takes as a constant."""
+def largest_attention_constant(length: int, slopes: tuple[float, ...] = ()) -> int:
+    """Size of the largest constant of a scan over layers of attention and dropout."""
 
     def total(x: jax.Array, ids: jax.Array, keys: jax.Array) -> jax.Array:
         def layer(x: jax.Array, keys: jax.Array) -> tuple[jax.Array, None]:
-            how = {"packed": True, "causal": False, "dropout_keys": keys, "dropout_rate": 0.1, "slopes": slopes}
-            mixed = attend("xla", x, jnp.sin(x), x, ids, **how)
+            options = {"packed": True, "causal": False, "dropout_keys": keys, "dropout_rate": 0.1, "slopes": slopes}
+            mixed = attend("xla", x, jnp.sin(x), x, ids, **options)
             return x + dropout(mixed, keys, MLP_OUTPUT, 0.1), None
 
         return jnp.sum(jax.lax.scan(layer, x, keys)[0])
@@ -42,26 +42,26 @@ def constants(length: int, slopes: tuple[float, ...] = ()) -> int:
 
 @pytest.mark.parametrize("length", [SHORT, LONG])
 @pytest.mark.parametrize("slopes", [(), (0.5, 0.25, 0.125, 0.0625)])
-def test_scores_are_no_constants_of_layers(length, slopes):
-    # Of whole rows a mask for all heads, positions of a row for dropout, and distances times slopes; else of a block.
+def test_scan_carries_no_constants_like_the_scores(length, slopes):
+    # Whole rows: a mask for all heads, positions for dropout, and slopes times distances. Long rows: those of a block.
     allowed = max(B, H) * length * length if length == SHORT else B * H * positions.QUERIES * length
-    assert constants(length, slopes) <= allowed
+    assert largest_attention_constant(length, slopes) <= allowed
 
 
 @pytest.mark.parametrize(("length", "module", "tie"), [(SHORT, products, "stay_beside"), (LONG, positions, "beside")])
-def test_untied_scores_are_constants_of_layers(monkeypatch, length, module, tie):
+def test_scan_without_beside_carries_constants_like_the_scores(monkeypatch, length, module, tie):
     monkeypatch.setattr(module, tie, lambda x, constants: constants)
-    assert constants(length) >= B * H * length * length
+    assert largest_attention_constant(length) >= B * H * length * length
 
 
-def test_nor_are_the_zeros_of_dropout(monkeypatch):
-    def most(length: int) -> int:
+def test_scan_carries_no_zeros_of_dropout(monkeypatch):
+    def largest_dropout_constant(length: int) -> int:
         def total(x: jax.Array, keys: jax.Array) -> jax.Array:
             return jnp.sum(jax.lax.scan(lambda x, keys: (dropout(jnp.sin(x), keys, MLP_OUTPUT, 0.1), None), x, keys)[0])
 
         inputs = jax.ShapeDtypeStruct((B, length), jnp.float32), jax.ShapeDtypeStruct((LAYERS, B), jnp.uint32)
         return largest_constant(total, inputs)
 
-    assert most(64) <= 64  # positions
+    assert largest_dropout_constant(64) <= 64  # positions
     monkeypatch.setattr(bertjax.model.dropout.jax.lax, "optimization_barrier", lambda x: x)
-    assert most(96) == B * 96  # another length, as JAX keeps what it has traced
+    assert largest_dropout_constant(96) == B * 96  # another length, since JAX caches traces

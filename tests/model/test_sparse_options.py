@@ -1,4 +1,4 @@
-"""Places of global tokens, plans of blocks, and the order of norm and dropout behind the tables."""
+"""Patterns of global tokens and blocks, and the order of norm and dropout in the embeddings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_options import PLAIN, drawn
+from test_options import PLAIN, draw_params
 
 from bertjax.families.networks import abstract_network
 from bertjax.model.attention.block_sparse import block_layout, random_blocks
@@ -20,13 +20,13 @@ BLOCKS = replace(PLAIN, family="bigbird", attention_block=2, random_blocks=2, ra
 GLOBALS = replace(PLAIN, family="longformer", window=2, global_every=0, global_tokens="marked")
 
 
-def test_positions_that_are_not_above_those_before_are_unused() -> None:
-    found = tokens_at(jnp.asarray([[0, 3, 0, 5, 0], [-1, 2, -1, -1, -1], [0, 0, 0, 0, 0]], jnp.int32), 6)
-    assert found.positions.tolist() == [[0, 3, 6, 5, 6], [6, 2, 6, 6, 6], [0, 6, 6, 6, 6]]
-    assert [np.flatnonzero(row).tolist() for row in found.marked] == [[0, 3, 5], [2], [0]]
+def test_tokens_at_skips_positions_that_do_not_ascend() -> None:
+    actual = tokens_at(jnp.asarray([[0, 3, 0, 5, 0], [-1, 2, -1, -1, -1], [0, 0, 0, 0, 0]], jnp.int32), 6)
+    assert actual.positions.tolist() == [[0, 3, 6, 5, 6], [6, 2, 6, 6, 6], [0, 6, 6, 6, 6]]
+    assert [np.flatnonzero(row).tolist() for row in actual.marked] == [[0, 3, 5], [2], [0]]
 
 
-def test_a_pattern_is_there_where_it_changes_what_is_seen() -> None:
+def test_make_pattern_is_none_for_full_attention() -> None:
     rows = jnp.ones((2, 24), jnp.int32)
     assert make_pattern(GLOBALS, rows, False, None) is None
     first = make_pattern(replace(GLOBALS, global_tokens="first"), rows, False, None)
@@ -38,19 +38,19 @@ def test_a_pattern_is_there_where_it_changes_what_is_seen() -> None:
 
 
 @pytest.mark.parametrize("seed", [4, -1])
-def test_every_layer_has_its_own_random_blocks(seed: int) -> None:
-    plan = block_layout(replace(BLOCKS, random_blocks_seed=seed), 12)
-    wanted = [random_blocks(seed, layer, 3, 12, 2) if seed >= 0 else np.zeros((3, 10, 2)) for layer in range(8)]
-    np.testing.assert_array_equal(plan, wanted)
+def test_block_layout_has_random_blocks_per_layer(seed: int) -> None:
+    blocks = block_layout(replace(BLOCKS, random_blocks_seed=seed), 12)
+    expected = [random_blocks(seed, layer, 3, 12, 2) if seed >= 0 else np.zeros((3, 10, 2)) for layer in range(8)]
+    np.testing.assert_array_equal(blocks, expected)
 
 
-def test_dropout_in_front_of_the_norm_leaves_normed_vectors() -> None:
+def test_dropout_before_the_norm_leaves_normalised_vectors() -> None:
     ids = jnp.arange(20, dtype=jnp.int32)[None]
     keys = row_keys(3, jnp.int32(0), jnp.arange(1))
 
     def embedded(order: str) -> np.ndarray:
         config = replace(PLAIN, embedding_norm=order, hidden_dropout_prob=0.4)
-        params = drawn(config)
+        params = draw_params(config)
         norm = params["encoder"]["embeddings"]["norm"]
         norm |= {"scale": np.ones_like(norm["scale"]), "bias": np.zeros_like(norm["bias"])}
         tables = bind(abstract_network(config)[0], params).encoder.embeddings
@@ -61,7 +61,7 @@ def test_dropout_in_front_of_the_norm_leaves_normed_vectors() -> None:
     assert not (inside == 0).any() and (behind == 0).mean() == pytest.approx(0.4, abs=0.1)
 
 
-def test_the_pattern_of_a_layer_is_that_of_its_number() -> None:
+def test_pattern_for_layer_selects_its_blocks() -> None:
     pattern = make_pattern(BLOCKS, jnp.ones((1, 24), jnp.int32), False, None)
     third_layer = jax.jit(pattern.for_layer)(jnp.uint32(2))
     np.testing.assert_array_equal(third_layer.blocks, random_blocks(4, 2, 3, 12, 2))

@@ -1,4 +1,4 @@
-"""Global tokens and sparse blocks are what the attention modules of transformers' Longformer and BigBird compute."""
+"""Global tokens and sparse blocks match the attention modules of transformers' Longformer and BigBird."""
 
 from __future__ import annotations
 
@@ -21,39 +21,40 @@ pytest.importorskip("transformers")
 HEADS, WIDTH = 2, 16
 
 
-def filled(module):
-    """The module in evaluation, with random weights and biases."""
+def randomise(module):
+    """Set a module to evaluation, with random weights and biases."""
     torch.manual_seed(0)
     for parameter in module.parameters():
         torch.nn.init.normal_(parameter, std=0.4)
     return module.eval()
 
 
-def projected(module, name: str, x: np.ndarray) -> jax.Array:
-    """What one of their linear layers makes of x [B, L, D]: [B, L, H, K]."""
+def project(module, name: str, x: np.ndarray) -> jax.Array:
+    """Apply one of a module's linear layers to x: [B, L, D] -> [B, L, H, K]."""
     with torch.no_grad():
         return jnp.asarray(getattr(module, name)(torch.from_numpy(x)).reshape(*x.shape[:2], HEADS, -1).numpy())
 
 
-def drawn(length: int) -> tuple[np.ndarray, np.ndarray]:
-    """(x [2, L, D], bool [2, L] of real tokens): a full row, and a padded one."""
+def draw_inputs(length: int) -> tuple[np.ndarray, np.ndarray]:
+    """A full row and a padded one: x [2, L, D] and the mask of real tokens, bool [2, L]."""
     x = np.random.default_rng(0).normal(size=(2, length, WIDTH)).astype(np.float32)
     return x, np.arange(length) < np.array([[length], [length - 9]])
 
 
 def assert_same(ours: jax.Array, theirs, real: np.ndarray) -> None:
-    wanted = theirs.detach().numpy().reshape(ours.shape)[real]
-    np.testing.assert_allclose(np.asarray(ours)[real], wanted, atol=2e-6 * np.abs(wanted).max())
+    expected = theirs.detach().numpy().reshape(ours.shape)[real]
+    np.testing.assert_allclose(np.asarray(ours)[real], expected, atol=2e-6 * np.abs(expected).max())
 
 
-def test_longformer() -> None:
+def test_global_attention_matches_longformer() -> None:
     from transformers import LongformerConfig
     from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 
     config = LongformerConfig(hidden_size=WIDTH, num_attention_heads=HEADS, attention_window=[8], num_hidden_layers=1)
-    module, (x, real) = filled(LongformerSelfAttention(config, 0)), drawn(96)
+    module, (x, real) = randomise(LongformerSelfAttention(config, 0)), draw_inputs(96)
     marked = np.zeros_like(real)
-    marked[0, [0, 1, 40]], marked[1, 0] = True, True  # neighbours, within windows of others, not equally many
+    # Some are neighbours, and some are within the windows of others; rows have different numbers of them.
+    marked[0, [0, 1, 40]], marked[1, 0] = True, True
     masked, is_global = torch.from_numpy(~real), torch.from_numpy(marked)
     mask = torch.where(masked, -10_000.0, torch.where(is_global, 10_000.0, 0.0))
     (theirs,) = module(
@@ -72,22 +73,22 @@ def test_longformer() -> None:
         return global_attention(ordinary, (take_tokens(q, tokens), k, v), ids, tokens, None, 0.0, window=4)
 
     ordinary, projected_globals = (
-        [projected(module, f"{name}{suffix}", x) for name in ("query", "key", "value")] for suffix in ("", "_global")
+        [project(module, f"{name}{suffix}", x) for name in ("query", "key", "value")] for suffix in ("", "_global")
     )
     assert_same(ours(ordinary, projected_globals), theirs, real)
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_big_bird(training: bool) -> None:
+def test_block_sparse_matches_big_bird(training: bool) -> None:
     from transformers import BigBirdConfig
     from transformers.models.big_bird.modeling_big_bird import BigBirdBlockSparseAttention, BigBirdModel
 
     config = BigBirdConfig(hidden_size=WIDTH, num_attention_heads=HEADS, block_size=4, num_random_blocks=2)
-    module, (x, real) = filled(BigBirdBlockSparseAttention(config, seed=0)), drawn(64)
-    plan = random_blocks(0, 0, HEADS, 16, 2) if training else blocks_of_transformers_evaluation(HEADS, 16, 2)
-    if training:  # their draws in place of ours would be another plan of the same kind
+    module, (x, real) = randomise(BigBirdBlockSparseAttention(config, seed=0)), draw_inputs(64)
+    blocks = random_blocks(0, 0, HEADS, 16, 2) if training else blocks_of_transformers_evaluation(HEADS, 16, 2)
+    if training:  # use our random blocks in place of theirs
         module.train()
-        module._bigbird_block_rand_mask_with_head = lambda **_: list(plan)
+        module._bigbird_block_rand_mask_with_head = lambda **_: list(blocks)
     blocked, band, from_mask, to_mask = BigBirdModel.create_masks_for_block_sparse_attn(
         torch.from_numpy(real.astype(np.float32)), 4
     )
@@ -95,6 +96,6 @@ def test_big_bird(training: bool) -> None:
 
     @jax.jit
     def ours(q, k, v) -> jax.Array:
-        return block_sparse_attention(q, k, v, jnp.asarray(real, jnp.int32), jnp.asarray(plan), None, 0.0, block=4)
+        return block_sparse_attention(q, k, v, jnp.asarray(real, jnp.int32), jnp.asarray(blocks), None, 0.0, block=4)
 
-    assert_same(ours(*(projected(module, name, x) for name in ("query", "key", "value"))), theirs, real)
+    assert_same(ours(*(project(module, name, x) for name in ("query", "key", "value"))), theirs, real)

@@ -1,4 +1,4 @@
-"""The vocabulary loss: value and gradient equal to the plain formula's in float64, in any chunks."""
+"""The vocabulary loss: value and gradient equal the plain formula in float64, with any chunks."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 from bertjax.model.heads import vocabulary_cross_entropy
 
 ROWS, WIDTH, VOCABULARY, PADDED = 37, 24, 50, 64
-SCALE = 2.5  # of the loss, as something above it in the graph would scale it
+SCALE = 2.5  # factor of the loss, to test cotangents other than 1
 
 
-def drawn(seed=0, size=1.0):
-    """(hidden, table, bias), (labels, weights): labels repeat, some weights are 0 and some are no whole number."""
-    draw = np.random.default_rng(seed)
+def draw_inputs(size=1.0):
+    """(hidden, table, bias), (labels, weights): labels repeat, some weights are 0 and some are fractions."""
+    draw = np.random.default_rng(0)
     hidden = draw.normal(0, size, (ROWS, WIDTH)).astype(np.float32)
     table = draw.normal(0, 0.5, (PADDED, WIDTH)).astype(np.float32)
     bias = draw.normal(0, 1, PADDED).astype(np.float32)
@@ -24,14 +24,14 @@ def drawn(seed=0, size=1.0):
 
 
 def plain(hidden, table, bias, labels, weights):
-    """The formula, over the real entries only, for jax to differentiate."""
+    """The formula over the real entries, for JAX to differentiate."""
     logits = hidden @ table[:VOCABULARY].T + bias[:VOCABULARY]
     nll = jax.nn.logsumexp(logits, axis=-1) - jnp.take_along_axis(logits, labels[:, None], axis=1)[:, 0]
     return SCALE * jnp.sum(nll * weights)
 
 
 def ours(floats, others, chunk):
-    """(loss, hits), gradients by hidden, table and bias."""
+    """Compute (loss, hits) and the gradients of hidden, table and bias."""
 
     def loss(hidden, table, bias):
         sums = vocabulary_cross_entropy(hidden, table, bias, *others, vocab_size=VOCABULARY, chunk=chunk)
@@ -42,47 +42,47 @@ def ours(floats, others, chunk):
 
 
 def exact(floats, others):
-    """Loss and gradients in float64 by plain differentiation."""
+    """Compute loss and gradients of the formula in float64."""
     with jax.enable_x64(True):
         wide = [jnp.asarray(x, jnp.float64) for x in floats]
         value, gradients = jax.jit(jax.value_and_grad(plain, argnums=(0, 1, 2)))(*wide, *map(jnp.asarray, others))
         return float(value), [np.asarray(g) for g in gradients]
 
 
-def assert_near(found, wanted, tolerance):
-    for one, other in zip(found, wanted, strict=True):
+def assert_near(actual, expected, tolerance):
+    for one, other in zip(actual, expected, strict=True):
         assert np.linalg.norm(np.asarray(one, np.float64) - other) <= tolerance * np.linalg.norm(other)
 
 
 @pytest.mark.parametrize("chunk", [1, 16, 36, 1000])
-def test_equal_to_the_plain_formula_in_any_chunks(chunk):
-    floats, others = drawn()
+def test_loss_matches_formula_in_any_chunks(chunk):
+    floats, others = draw_inputs()
     (value, _), gradients = ours(floats, others, chunk)
-    wanted_value, wanted = exact(floats, others)
-    assert value == pytest.approx(wanted_value, rel=1e-6)
-    assert_near(gradients, wanted, 1e-6)
+    expected_value, expected = exact(floats, others)
+    assert value == pytest.approx(expected_value, rel=1e-6)
+    assert_near(gradients, expected, 1e-6)
 
 
-def test_the_value_is_the_same_without_a_gradient():
-    floats, others = drawn()
+def test_loss_is_the_same_without_gradient():
+    floats, others = draw_inputs()
     sums = vocabulary_cross_entropy(*floats, *others, vocab_size=VOCABULARY, chunk=16)
     (value, hits), _ = ours(floats, others, 16)
     assert float(sums.loss) * SCALE == pytest.approx(value, rel=1e-6)
     assert float(sums.hits) == hits
 
 
-def test_padding_entries_have_a_gradient_of_exactly_zero():
-    (hidden, table, bias), others = drawn()
-    # Even where a padding entry would win every prediction.
+def test_padding_entries_have_zero_gradient():
+    (hidden, table, bias), others = draw_inputs()
+    # Even if padding entries had the largest logits.
     bias[VOCABULARY:] = 1e4
-    (value, _), (_, by_table, by_bias) = ours((hidden, table, bias), others, 16)
+    (value, _), (_, dtable, dbias) = ours((hidden, table, bias), others, 16)
     assert np.isfinite(value)
-    assert not by_table[VOCABULARY:].any() and not by_bias[VOCABULARY:].any()
-    assert by_table[:VOCABULARY].any(axis=1).all() and by_bias[:VOCABULARY].all()
+    assert not dtable[VOCABULARY:].any() and not dbias[VOCABULARY:].any()
+    assert dtable[:VOCABULARY].any(axis=1).all() and dbias[:VOCABULARY].all()
 
 
 def test_unweighted_tokens_change_nothing():
-    (hidden, table, bias), (labels, weights) = drawn()
+    (hidden, table, bias), (labels, weights) = draw_inputs()
     other_hidden = np.where(weights[:, None] == 0, 100.0, hidden).astype(np.float32)
     other_labels = np.where(weights == 0, 0, labels).astype(np.int32)
     same = ours((hidden, table, bias), (labels, weights), 16)
@@ -92,28 +92,28 @@ def test_unweighted_tokens_change_nothing():
     jax.tree.map(np.testing.assert_array_equal, same[1][1:], again[1][1:])
 
 
-def test_hits_are_the_weight_of_what_is_predicted_right():
-    (hidden, table, bias), (labels, weights) = drawn()
+def test_hits_are_the_weight_of_correct_predictions():
+    (hidden, table, bias), (labels, weights) = draw_inputs()
     best = (hidden.astype(np.float64) @ table[:VOCABULARY].T + bias[:VOCABULARY]).argmax(axis=1)
     labels[::3] = best[::3]
     (_, hits), _ = ours((hidden, table, bias), (labels, weights), 16)
     assert hits == weights[best == labels].sum() > 0
 
 
-def test_large_logits_overflow_nothing():
-    floats, others = drawn(size=500.0)
+def test_large_logits_do_not_overflow():
+    floats, others = draw_inputs(size=500.0)
     (value, _), gradients = ours(floats, others, 16)
-    wanted_value, wanted = exact(floats, others)
-    assert value == pytest.approx(wanted_value, rel=1e-6)
+    expected_value, expected = exact(floats, others)
+    assert value == pytest.approx(expected_value, rel=1e-6)
     # Logits of thousands have an absolute error of 1e-3 in float32, which is the gradient's relative error.
-    assert_near(gradients, wanted, 1e-3)
+    assert_near(gradients, expected, 1e-3)
 
 
-def test_half_precision_loses_no_more_than_its_digits():
-    (hidden, table, bias), others = drawn()
+def test_bfloat16_loss_is_as_exact_as_its_inputs():
+    (hidden, table, bias), others = draw_inputs()
     half = hidden.astype(jnp.bfloat16)
     (value, _), gradients = ours((half, table, bias), others, 16)
     assert gradients[0].dtype == jnp.bfloat16 and gradients[1].dtype == gradients[2].dtype == np.float32
-    wanted_value, wanted = exact((half.astype(np.float32), table, bias), others)
-    assert value == pytest.approx(wanted_value, rel=2e-3)
-    assert_near(gradients, wanted, 1e-2)
+    expected_value, expected = exact((half.astype(np.float32), table, bias), others)
+    assert value == pytest.approx(expected_value, rel=2e-3)
+    assert_near(gradients, expected, 1e-2)

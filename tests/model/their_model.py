@@ -1,4 +1,4 @@
-"""transformers' BERT with weights of its own, and what it computes for a batch of ours."""
+"""transformers' BERT with random weights, its outputs for our batches, and comparisons with ours."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ def relative(ours, reference):
     return float(np.linalg.norm(np.asarray(ours) - reference) / np.linalg.norm(reference))
 
 
-def assert_same_gradients(found, wanted):
-    """Each by the norm of the difference over its own, or over all of them where its own is next to nothing."""
-    assert jax.tree.structure(found) == jax.tree.structure(wanted)
-    whole = np.sqrt(sum(np.square(g, dtype=np.float64).sum() for g in jax.tree.leaves(wanted)))
-    for (path, ours), theirs in zip(jax.tree.leaves_with_path(found), jax.tree.leaves(wanted), strict=True):
+def assert_same_gradients(actual, expected):
+    """Compare each gradient by the norm of the difference, relative to its own norm or, if that is tiny, to all."""
+    assert jax.tree.structure(actual) == jax.tree.structure(expected)
+    whole = np.sqrt(sum(np.square(g, dtype=np.float64).sum() for g in jax.tree.leaves(expected)))
+    for (path, ours), theirs in zip(jax.tree.leaves_with_path(actual), jax.tree.leaves(expected), strict=True):
         off = np.linalg.norm(ours - theirs)
         assert off <= 1e-5 * np.linalg.norm(theirs) or off <= 1e-6 * whole, (jax.tree_util.keystr(path), off, whole)
 
 
-def their_model(config, seed=0):
-    """transformers' model with every parameter random, those included that start as zeros or ones."""
+def their_model(config):
+    """transformers' model with all parameters random, including those that are initialised to zeros or ones."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     values = huggingface_config(config, pad_token_id=0)
     network = getattr(transformers, values["architectures"][0])(transformers.BertConfig(**values))
     for name, parameter in network.named_parameters():
@@ -38,8 +38,8 @@ def their_model(config, seed=0):
 def load_tensors(network, tensors):
     import torch
 
-    missing, left_over = network.load_state_dict({k: torch.from_numpy(np.array(x)) for k, x in tensors.items()}, False)
-    assert not left_over and all("decoder" in name or "position_ids" in name for name in missing)
+    missing, unexpected = network.load_state_dict({k: torch.from_numpy(np.array(x)) for k, x in tensors.items()}, False)
+    assert not unexpected and all("decoder" in name or "position_ids" in name for name in missing)
 
 
 def our_params(network, config):

@@ -1,4 +1,4 @@
-"""How many tokens a device is given at once."""
+"""Batch sizes: the default number of tokens at once, and powers of two."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import power_of_two_below, tokens_at_once
 
 
-def test_caches_of_a_cpu_hold_less_than_accelerators_need() -> None:
+def test_tokens_at_once_is_smaller_on_cpu() -> None:
     assert tokens_at_once(make_mesh(MeshConfig())) == 2048
     for platform in ("gpu", "tpu"):
         devices = np.array([[[SimpleNamespace(platform=platform)]]])
@@ -20,5 +20,5 @@ def test_caches_of_a_cpu_hold_less_than_accelerators_need() -> None:
 
 
 @pytest.mark.parametrize(("number", "power"), [(1, 1), (2, 2), (3, 2), (31, 16), (32, 32), (33, 32)])
-def test_powers_of_two(number: int, power: int) -> None:
+def test_power_of_two_below(number: int, power: int) -> None:
     assert power_of_two_below(number) == power

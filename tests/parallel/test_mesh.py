@@ -1,4 +1,4 @@
-"""Meshes: what fits, what is refused, and who holds which rows."""
+"""Meshes: which configs fit or are refused, and which process holds which rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bertjax.parallel.sharding import (
 MODEL = ModelConfig(hidden_size=32, num_attention_heads=4, intermediate_size=64)
 
 
-def test_minus_one_takes_what_is_left() -> None:
+def test_axis_of_minus_one_takes_the_remaining_devices() -> None:
     assert dict(make_mesh(MeshConfig(-1, 2, 2)).shape) == {"data": 2, "fsdp": 2, "tensor": 2}
     assert batch_shards(make_mesh(MeshConfig())) == 8
 
@@ -40,7 +40,7 @@ def test_minus_one_takes_what_is_left() -> None:
         (MeshConfig(0, 1, 1), "every axis must be at least 1"),
     ],
 )
-def test_a_mesh_that_does_not_fit_is_refused(config: MeshConfig, message: str) -> None:
+def test_mesh_that_does_not_fit_is_refused(config: MeshConfig, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make_mesh(config)
 
@@ -48,7 +48,7 @@ def test_a_mesh_that_does_not_fit_is_refused(config: MeshConfig, message: str) -
 @pytest.mark.parametrize(
     ("config", "axis"), [(MeshConfig(-1, 2), 0), (MeshConfig(-1, 4, dcn_fsdp=2), 1)], ids=["over data", "over fsdp"]
 )
-def test_slices_lie_along_the_axis_they_are_given_to(config: MeshConfig, axis: int) -> None:
+def test_slices_lie_along_their_axis(config: MeshConfig, axis: int) -> None:
     devices = jax.devices()
     mesh = make_mesh(config, devices, [n % 2 for n in range(8)])
     number = {device: n % 2 for n, device in enumerate(devices)}
@@ -85,9 +85,7 @@ def test_factor_across_slices_is_refused_with_one_slice() -> None:
         (MeshConfig(1, 1, 8), {}, {}, r"model.num_attention_heads=4 .*mesh.tensor=8"),
     ],
 )
-def test_what_the_mesh_cannot_share_evenly_is_refused(
-    mesh: MeshConfig, model: dict, training: dict, message: str
-) -> None:
+def test_check_divisible_refuses_uneven_sizes(mesh: MeshConfig, model: dict, training: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         check_divisible(
             make_mesh(mesh),
@@ -98,28 +96,28 @@ def test_what_the_mesh_cannot_share_evenly_is_refused(
 
 
 @pytest.mark.parametrize("family", IN_TRANSFORMERS)
-def test_every_size_that_an_axis_divides_is_checked(family: str) -> None:
+def test_divided_sizes_covers_every_family(family: str) -> None:
     model = small(family)
     checked = {(axis, size) for _, size, axis in divided_sizes(model, padded_vocab_size(model))}
     _, shapes, axes = abstract_network(model)
     names = jax.tree.leaves(axes, is_leaf=is_names)
-    for shape, of_shape in zip(jax.tree.leaves(shapes), names, strict=True):
-        divided = {(axis, size) for axis, size in zip(spec(of_shape), shape.shape, strict=True) if axis}
-        assert divided <= checked, of_shape
+    for leaf, dims in zip(jax.tree.leaves(shapes), names, strict=True):
+        divided = {(axis, size) for axis, size in zip(spec(dims), leaf.shape, strict=True) if axis}
+        assert divided <= checked, dims
 
 
-def test_a_mesh_axis_splits_one_dim_only() -> None:
+def test_mesh_axis_splits_one_dim_only() -> None:
     assert tuple(spec(("embed", "embed"))) == ("fsdp", None)
     with pytest.raises(KeyError):
         spec(("embedd",))
 
 
-@pytest.mark.parametrize("mesh", [MeshConfig(8), MeshConfig(2, 2, 2)])
-def test_rows_come_back_where_they_were(mesh: MeshConfig) -> None:
-    made = make_mesh(mesh)
-    rows = local_rows(made, 16)
+@pytest.mark.parametrize("config", [MeshConfig(8), MeshConfig(2, 2, 2)])
+def test_to_global_keeps_the_order_of_rows(config: MeshConfig) -> None:
+    mesh = make_mesh(config)
+    rows = local_rows(mesh, 16)
     np.testing.assert_array_equal(rows, np.arange(16))
     batch = {"x": np.arange(32).reshape(16, 2)}
-    placed = to_global(made, batch)["x"]
-    assert placed.sharding == batch_sharding(made)
+    placed = to_global(mesh, batch)["x"]
+    assert placed.sharding == batch_sharding(mesh)
     np.testing.assert_array_equal(jax.device_get(placed), batch["x"])

@@ -1,4 +1,4 @@
-"""The sum and scatter of a TPU: the result of any other, with no array that is summed whole."""
+"""`sum_and_scatter` for TPUs: equal to `psum_scatter`, and compiled without an all-reduce."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bertjax.config import MeshConfig
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.tpu import sum_and_scatter
 
-# Shapes of gradients: the dim that is cut, and whether the first is a layer.
+# Shapes of gradients: the dim to scatter, and whether the first dim is the layer.
 SHAPES = {
     (3, 16, 2, 4): (1, True),
     (3, 2, 4, 16): (3, True),
@@ -34,7 +34,7 @@ SHAPES = {
 def test_sum_and_scatter_equals_psum_scatter(shape: tuple[int, ...]) -> None:
     dim, stacked = SHAPES[shape]
     mesh = make_mesh(MeshConfig(data=2, fsdp=4))
-    x = np.random.default_rng(0).integers(-9, 9, (8, *shape)).astype(np.float32)  # of each device; sums are exact
+    x = np.random.default_rng(0).integers(-9, 9, (8, *shape)).astype(np.float32)  # one per device; sums are exact
     cut = P(*["fsdp" if number == dim else None for number in range(len(shape))])
 
     @jax.jit
@@ -47,7 +47,7 @@ def test_sum_and_scatter_equals_psum_scatter(shape: tuple[int, ...]) -> None:
 
 @pytest.fixture(scope="module")
 def tpus() -> Mesh:
-    """A mesh of 16 TPU v5e chips for ahead-of-time compilation; needs no TPU."""
+    """A mesh of 16 TPU v5e chips for ahead-of-time compilation, without a TPU."""
     pytest.importorskip("libtpu", reason="needs the TPU's compiler: pip install libtpu")
     os.environ |= {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "true"}
     devices = topologies.get_topology_desc(platform="tpu", topology_name="v5e:4x4").devices
@@ -75,5 +75,5 @@ def test_sum_and_scatter_compiles_to_reduce_scatter(shape: tuple[int, ...], tpus
         return set(re.findall(r"(all-reduce|reduce-scatter)(?:-start)?\(", program.lower(x).compile().as_text()))
 
     assert collectives(lambda x: sum_and_scatter(x, "fsdp", dim, stacked)) == {"reduce-scatter"}
-    # If this fails, XLA scatters by itself: delete parallel/tpu.py.
+    # If this fails, XLA no longer needs the rewrite: delete parallel/tpu.py.
     assert collectives(lambda x: jax.lax.psum_scatter(x, "fsdp", scatter_dimension=dim, tiled=True)) == {"all-reduce"}
