@@ -1,4 +1,4 @@
-"""Files damaged in every way: each damage is named by a reader or by `bertjax run verify`, or changes no bit."""
+"""Damage files in many ways: a reader or `bertjax run verify` must name each damage, unless it changes no result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from crash_subjects import digest_of
+from crash_subjects import folder_digest
 from exported_models import trained_model, wordpiece
 from outcomes import Share, Table, require_known
 from stored_documents import write_store
@@ -31,22 +31,22 @@ from bertjax.storage.sums import SUMS_FILE
 
 NAMED, HARMLESS = "named", "without effect"
 FLIP, SWAPPED, STALE = "a flipped bit", "from another run's same step", "from an earlier state"
-_FLIPS_AND_ONE = 5  # of so many damages all but one are flipped bits
+_FLIP_PERIOD = 5  # every fifth damage is of another kind than a flipped bit
 _STRETCH = 4096  # bytes that are zeroed
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Something whose files are damaged: which files, what is said of damage, and what is read of it.
+    """A folder whose files are damaged, with its checker and its reader.
 
-    `within` is the folder that is damaged, as a path within the one that is copied.
+    `within` is its path inside the copied folder.
     """
 
     within: str
     findings: Callable[[Path], list[str]]
     read: Callable[[Path], Any]
     share: int  # of the trials
-    names_files: bool = True  # what is said has the name of the damaged file in it
+    names_files: bool = True  # a finding contains the name of the damaged file
 
 
 def _verified(folder: Path) -> list[str]:
@@ -54,7 +54,7 @@ def _verified(folder: Path) -> list[str]:
 
 
 def _own_files(folder: Path) -> list[str]:
-    """Of a run without its checkpoints, which are a kind of their own; a run without its list of digests is another."""
+    """Check a run without its checkpoints, which are another kind. A missing list of digests is a finding."""
     part = find_parts(str(folder))[0]
     return list(part.check(lambda more: None)) or [f"no {SUMS_FILE}: {part.name}"] * ("not finished" in part.name)
 
@@ -64,33 +64,33 @@ def _state(checkpoint: Path) -> Any:
 
 
 def _row_counts(folder: Path, seed: int = 0, windows: int = 9) -> list[int]:
-    """The rows of the windows of a run, from their file or counted again."""
+    """The number of rows in each window, from the file or counted again."""
     counts = RowCounts(folder, f"seed {seed}")
     for window in range(len(counts), windows):
         counts.append(500 + 7 * window + seed)
     return counts.ends.tolist()
 
 
-def _said_of_counts(folder: Path) -> list[str]:
-    with warnings.catch_warnings(record=True) as said:
+def _row_count_warnings(folder: Path) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         RowCounts(folder, "seed 0")
-    return [str(warning.message) for warning in said]
+    return [str(warning.message) for warning in caught]
 
 
 KINDS = {
     "checkpoint": Kind("run/checkpoints/0", _verified, _state, 2, names_files=False),
-    "run": Kind("run", _own_files, digest_of, 5),
-    "store": Kind("store", _verified, digest_of, 5),
-    "export": Kind("export", _verified, digest_of, 5),
-    "sentence encoder": Kind("vectors", _verified, digest_of, 2),
-    "search index": Kind("index", _verified, digest_of, 5),
-    "row counts": Kind("rows", _said_of_counts, _row_counts, 5, names_files=False),
+    "run": Kind("run", _own_files, folder_digest, 5),
+    "store": Kind("store", _verified, folder_digest, 5),
+    "export": Kind("export", _verified, folder_digest, 5),
+    "sentence encoder": Kind("vectors", _verified, folder_digest, 2),
+    "search index": Kind("index", _verified, folder_digest, 5),
+    "row counts": Kind("rows", _row_count_warnings, _row_counts, 5, names_files=False),
 }
 
 
 def make_everything(folder: Path, seed: int, earlier: bool = False) -> Path:
-    """A folder of each kind; those of two seeds differ in their values alone, an earlier one is of the same run."""
+    """Write a folder of each kind. A seed changes only the values; `earlier` writes a previous state of the run."""
     folder.mkdir(parents=True)
     draw = np.random.default_rng(seed)
     documents = [[draw.integers(5, 100, 9).tolist() for _ in range(5)] for _ in range(30)]
@@ -114,8 +114,8 @@ def make_everything(folder: Path, seed: int, earlier: bool = False) -> Path:
     return folder
 
 
-# A damage gets a file and its counterpart, in the same state of another run or an earlier state of this one, and
-# returns whether it changed a byte.
+# A damage takes a file and its counterpart (from another run, or from an earlier state of this run). It returns whether
+# it changed a byte.
 
 
 def _flip(path: Path, other: Path, draw: random.Random) -> bool:
@@ -123,24 +123,22 @@ def _flip(path: Path, other: Path, draw: random.Random) -> bool:
     if content:
         bit = draw.randrange(8 * len(content))
         content[bit // 8] ^= 1 << bit % 8
-    return _rewritten(path, bytes(content))
+    return _rewrite(path, bytes(content))
 
 
 def _cut(path: Path, other: Path, draw: random.Random) -> bool:
     content = path.read_bytes()
-    return _rewritten(path, content[: draw.randrange(len(content))] if content else content)
+    return _rewrite(path, content[: draw.randrange(len(content))] if content else content)
 
 
 def _zero(path: Path, other: Path, draw: random.Random) -> bool:
     content = path.read_bytes()
     start = draw.randrange(0, max(len(content), 1), _STRETCH)
-    return _rewritten(
-        path, content[:start] + bytes(len(content[start : start + _STRETCH])) + content[start + _STRETCH :]
-    )
+    return _rewrite(path, content[:start] + bytes(len(content[start : start + _STRETCH])) + content[start + _STRETCH :])
 
 
 def _lengthen(path: Path, other: Path, draw: random.Random) -> bool:
-    return _rewritten(path, path.read_bytes() + draw.randbytes(draw.randint(1, 64)))
+    return _rewrite(path, path.read_bytes() + draw.randbytes(draw.randint(1, 64)))
 
 
 def _remove(path: Path, other: Path, draw: random.Random) -> bool:
@@ -149,16 +147,16 @@ def _remove(path: Path, other: Path, draw: random.Random) -> bool:
 
 
 def _swap(path: Path, other: Path, draw: random.Random) -> bool:
-    return other.is_file() and _rewritten(path, other.read_bytes())
+    return other.is_file() and _rewrite(path, other.read_bytes())
 
 
 def _mistake(path: Path, other: Path, draw: random.Random) -> bool:
-    """The content of another file of the same folder."""
-    beside = [one for one in sorted(path.parent.iterdir()) if one.is_file() and one != path]
-    return bool(beside) and _rewritten(path, draw.choice(beside).read_bytes())
+    """Write the content of another file in the same folder."""
+    siblings = [one for one in sorted(path.parent.iterdir()) if one.is_file() and one != path]
+    return bool(siblings) and _rewrite(path, draw.choice(siblings).read_bytes())
 
 
-def _rewritten(path: Path, content: bytes) -> bool:
+def _rewrite(path: Path, content: bytes) -> bool:
     changes = content != path.read_bytes()
     path.write_bytes(content)
     return changes
@@ -177,7 +175,7 @@ DAMAGES = {
 
 
 class Rot:
-    """A folder of each kind, to damage one file at a time, and its counterparts of another run and of earlier."""
+    """Damages one file at a time in a folder of each kind; holds counterparts from another run and an earlier state."""
 
     def __init__(self, folder: Path) -> None:
         self._whole, self._other = make_everything(folder / "whole", 0), make_everything(folder / "other", 1)
@@ -187,7 +185,7 @@ class Rot:
 
     @functools.cache  # noqa: B019 (as long as the campaign)
     def files(self, kind: str) -> list[Path]:
-        """Paths within the folder of a kind, of files with content."""
+        """The nonempty files of a kind, relative to its folder."""
         folder = self._whole / KINDS[kind].within
         paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.stat().st_size]
         if kind == "run":
@@ -196,30 +194,31 @@ class Rot:
 
     @functools.cache  # noqa: B019
     def expected(self, kind: str) -> Any:
-        """What is read of the undamaged folder."""
+        """The result of reading the undamaged folder."""
         return KINDS[kind].read(self._whole / KINDS[kind].within)
 
-    def tried(self, kind: str, damage: str, file: Path, draw: random.Random) -> str | None:
-        """NAMED, HARMLESS or what is wrong; None if the damage changed nothing."""
+    def try_damage(self, kind: str, damage: str, file: Path, draw: random.Random) -> str | None:
+        """Damage a file and restore it. Returns NAMED, HARMLESS or an error; None if the damage changed no byte."""
         one = KINDS[kind]
         folder, other = self._copy / one.within, (self._earlier if damage == STALE else self._other) / one.within
         try:
             if not DAMAGES[damage](folder / file, other / file, draw):
                 return None
             try:
-                found = one.findings(folder)
+                findings = one.findings(folder)
             except Exception as error:
                 return f"{type(error).__name__} instead of a finding: {error}"
-            # A list of digests from elsewhere is whole: what can be named is what differs from it.
-            is_a_list = file.name == "manifest.json" and damage in (SWAPPED, STALE)
-            if found and one.names_files and not is_a_list and not any(file.name in finding for finding in found):
-                return f"it is not named in {found}"
-            if found and kind != "row counts":
+            # A list of digests from elsewhere is intact: the checker names the files that differ from it.
+            is_digest_list = file.name == "manifest.json" and damage in (SWAPPED, STALE)
+            names_file = any(file.name in finding for finding in findings)
+            if findings and one.names_files and not is_digest_list and not names_file:
+                return f"the damaged file is not named in {findings}"
+            if findings and kind != "row counts":
                 return NAMED
-            # Damaged counts are named and made again.
-            if _same(one.read(folder), self.expected(kind)):
-                return NAMED if found else HARMLESS
-            return "what is read has other bits, and nothing was said"
+            # Damaged counts are reported and counted again.
+            if _equal_bits(one.read(folder), self.expected(kind)):
+                return NAMED if findings else HARMLESS
+            return "the reader returns different bits without a finding"
         finally:
             self._restore(kind, file)
 
@@ -232,40 +231,40 @@ class Rot:
             shutil.copy2(whole / file, folder / file)
 
 
-def _same(one: Any, other: Any) -> bool:
+def _equal_bits(one: Any, other: Any) -> bool:
     leaves, structure = jax.tree.flatten(one)
-    others, structure_of_other = jax.tree.flatten(other)
-    equal = (np.asarray(x).tobytes() == np.asarray(y).tobytes() for x, y in zip(leaves, others, strict=False))
-    return structure == structure_of_other and all(equal)
+    other_leaves, other_structure = jax.tree.flatten(other)
+    equal = (np.asarray(x).tobytes() == np.asarray(y).tobytes() for x, y in zip(leaves, other_leaves, strict=False))
+    return structure == other_structure and all(equal)
 
 
-def damage_of(number: int, kinds: Sequence[str], seed: int) -> tuple[str, str, int, random.Random]:
-    """Damage so many of a campaign: kind, damage, which of the kind's files (to be wrapped), and draws for the rest.
+def draw_damage(number: int, kinds: Sequence[str], seed: int) -> tuple[str, str, int, random.Random]:
+    """(kind, damage, file index modulo the kind's files, random generator) of the campaign's damage `number`.
 
-    Four of five flip a bit, of every file of a kind in turn. The others take every kind with every damage.
+    Four of five damages flip a bit, in every file of a kind in turn. The others combine every kind with every damage.
     """
     draw = random.Random(f"{seed} {number}")
-    place, is_flip = divmod(number, _FLIPS_AND_ONE)
+    place, is_flip = divmod(number, _FLIP_PERIOD)
     if not is_flip:
         others = [damage for damage in DAMAGES if damage != FLIP]
         return kinds[place % len(kinds)], others[place % len(others)], draw.randrange(1 << 30), draw
-    flips = place * (_FLIPS_AND_ONE - 1) + is_flip - 1
+    flips = place * (_FLIP_PERIOD - 1) + is_flip - 1
     rounds, place = divmod(flips, len(kinds))
     kind = kinds[place]
     return kind, FLIP, rounds * kinds.count(kind) + kinds[:place].count(kind), draw
 
 
 def try_bit_rot(table: Table, folder: Path, tries: int, share: Share, names: Collection[str] = ()) -> None:
-    """So many damages of every kind (of these names); a row for each kind and damage.
+    """Try damages of every kind, or of the named kinds; adds a row for each kind and damage.
 
     Raises ValueError for an unknown name.
     """
     require_known("kinds of damaged files", names, KINDS)
     rot = Rot(folder)
     kinds = [name for name, kind in KINDS.items() if name in names or not names for _ in range(kind.share)]
-    for number in share.of(range(tries)):
-        kind, damage, turn, draw = damage_of(number, kinds, share.seed)
+    for number in share.take(range(tries)):
+        kind, damage, turn, draw = draw_damage(number, kinds, share.seed)
         file = rot.files(kind)[turn % len(rot.files(kind))]
         with table.failing(f"{kind}: {damage}", str(file)):
-            if found := rot.tried(kind, damage, file, draw):
-                table.add(f"{kind}: {damage}", found, found in (NAMED, HARMLESS), str(file))
+            if outcome := rot.try_damage(kind, damage, file, draw):
+                table.add(f"{kind}: {damage}", outcome, outcome in (NAMED, HARMLESS), str(file))

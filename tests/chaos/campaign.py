@@ -1,4 +1,4 @@
-"""The results of campaigns of faults in a file, to which many runs add, and the page that is made from it."""
+"""A file that collects the results of many fault campaigns, and the page written from it."""
 
 from __future__ import annotations
 
@@ -14,47 +14,47 @@ from pathlib import Path
 from outcomes import Row, Table, as_markdown
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-_CODE = ("bertjax", "tests/chaos", ":(exclude)*.md", ":(exclude)*.json")  # what results depend on
+_CODE = ("bertjax", "tests/chaos", ":(exclude)*.md", ":(exclude)*.json")  # the files that results depend on
 _BEGIN, _END = "<!-- made by check_faults.py --page: -->\n", "<!-- until here -->\n"
 
 
 @dataclass
 class Record:
-    """What came of one slice of a part, with one seed and one version of the code."""
+    """The results of one slice of a part, with one seed and one version of the code."""
 
     part: str
     commit: str
     seed: int = 0
     number: int = 1  # of the slice
-    of: int = 1
-    done: int = 0  # numbered trials that are finished
+    of: int = 1  # slices
+    done: int = 0  # finished trials
     minutes: float = 0.0
     date: str = ""  # of the last trial
     rows: list[Row] = field(default_factory=list)
 
     @property
     def series(self) -> tuple[str, str, int]:
-        """What is cut into slices."""
+        """The key of the trials that are cut into slices."""
         return self.commit, self.part, self.seed
 
     @property
     def size(self) -> tuple[int, int]:
-        """Failures and trials: of two records of one slice the larger is kept, for a failure is not forgotten."""
+        """(failures, trials). The larger of two records of a slice is kept, so that no failure is forgotten."""
         return sum(row.failed for row in self.rows), sum(row.tried for row in self.rows)
 
     @property
     def title(self) -> str:
-        """The slice in words."""
+        """A description of the slice."""
         return f"{self.part}, slice {self.number} of {self.of}, seed {self.seed}, commit {self.commit}, {self.date}"
 
     def update(self, rows: Sequence[Row], done: int, minutes: float) -> None:
-        """Take the state of a run."""
+        """Copy the state of a run."""
         self.rows, self.done, self.minutes = list(rows), done, round(minutes, 1)
         self.date = datetime.now(UTC).date().isoformat()
 
 
 def code_version() -> str:
-    """The last commit of what results depend on, and whether it was changed since."""
+    """The last commit that changed the tested code; marked if there are uncommitted changes."""
     commit = _git("log", "-1", "--format=%h", "--", *_CODE)
     return f"{commit or 'unknown'}{', changed' * bool(_git('status', '--porcelain', '--', *_CODE))}"
 
@@ -67,14 +67,17 @@ class Results:
     """A file of records."""
 
     def __init__(self, file: Path) -> None:
-        """Raises ValueError for another file, or one that has a series cut in two ways."""
+        """Raises ValueError for a file of another format, or if a series is cut in two ways."""
         self._file, self.records = file, []
         if file.exists():
             try:
-                found = [Record(**one | {"rows": _rows(one["rows"])}) for one in json.loads(file.read_text())]
+                records = [
+                    Record(**one | {"rows": [Row(**row | {"ends": Counter(row["ends"])}) for row in one["rows"]]})
+                    for one in json.loads(file.read_text())
+                ]
             except (ValueError, TypeError, KeyError) as error:
-                raise ValueError(f"{file}: it is no file of results of check_faults.py ({error})") from error
-            for record in found:
+                raise ValueError(f"{file}: not a results file of check_faults.py ({error})") from error
+            for record in records:
                 self._add(record)
 
     def _add(self, record: Record) -> None:
@@ -90,13 +93,13 @@ class Results:
         elif record.size > same[0].size:
             self.records[self.records.index(same[0])] = record
 
-    def begun(self, new: Record) -> Record:
-        """The record of the same slice, to be gone on with, or the new one."""
+    def resume(self, new: Record) -> Record:
+        """Return the existing record of the same slice, to be continued, or add the new one."""
         self._add(new)
         return next(one for one in self.records if (*one.series, one.number) == (*new.series, new.number))
 
     def add(self, more: Iterable[Record]) -> None:
-        """Add the records of another file; of the same slice the larger one stays."""
+        """Add the records of another file, keeping the larger record of each slice."""
         for record in more:
             self._add(record)
 
@@ -104,20 +107,16 @@ class Results:
         """Replace the file."""
         self._file.parent.mkdir(parents=True, exist_ok=True)
         partial = self._file.with_suffix(".partial")
-        # Counters are dicts, which dataclasses.asdict of Python 3.11 makes of them wrongly.
-        found = [
+        # dataclasses.asdict of Python 3.11 converts Counters wrongly.
+        documents = [
             vars(record) | {"rows": [vars(row) | {"ends": dict(row.ends)} for row in record.rows]}
             for record in self.records
         ]
-        partial.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+        partial.write_text(json.dumps(documents, indent=1, sort_keys=True) + "\n")
         partial.replace(self._file)
 
 
-def _rows(found: list[dict]) -> list[Row]:
-    return [Row(**one | {"ends": Counter(one["ends"])}) for one in found]
-
-
-def summed(records: Iterable[Record]) -> list[Row]:
+def sum_rows(records: Iterable[Record]) -> list[Row]:
     """The rows of several slices, added by name."""
     whole = Table()
     for row in (row for record in records for row in record.rows):
@@ -126,13 +125,13 @@ def summed(records: Iterable[Record]) -> list[Row]:
 
 
 def as_page(records: Sequence[Record], details: bool = True) -> str:
-    """The table of all parts at each commit and together, and, as details, the rows of each part at its last one."""
+    """The table of all parts at each commit and together; `details` adds the rows of each part at its last commit."""
     lines = ["| part | tried | survived | failed | slices | minutes | commit | until |"]
     lines.append("|---|---:|---:|---:|---:|---:|---|---|")
     last: list[list[Record]] = []
     order = sorted(records, key=lambda one: (one.part, one.date, one.commit))
-    for part, of_part in groupby(order, key=lambda one: one.part):
-        by_commit = [list(group) for _, group in groupby(of_part, key=lambda one: one.commit)]
+    for part, part_records in groupby(order, key=lambda one: one.part):
+        by_commit = [list(group) for _, group in groupby(part_records, key=lambda one: one.commit)]
         last.append(by_commit[-1])
         for mine in by_commit:
             slices = ", ".join(f"{sum(one.seed == seed for one in mine)} of {of}" for seed, of in _cuts(mine))
@@ -141,12 +140,12 @@ def as_page(records: Sequence[Record], details: bool = True) -> str:
             lines.append(_line(f"{part}, together", [one for mine in by_commit for one in mine], "", ""))
     if details:
         for mine in last:
-            lines += ["", f"{mine[0].part}, commit {mine[0].commit}:", "", as_markdown(summed(mine))]
+            lines += ["", f"{mine[0].part}, commit {mine[0].commit}:", "", as_markdown(sum_rows(mine))]
     return "\n".join(lines)
 
 
 def _line(name: str, records: Sequence[Record], slices: str, commit: str) -> str:
-    rows = summed(records)
+    rows = sum_rows(records)
     tried, failed = sum(row.tried for row in rows), sum(row.failed for row in rows)
     minutes, until = sum(one.minutes for one in records), max(one.date for one in records)
     return f"| {name} | {tried:,} | {tried - failed:,} | {failed:,} | {slices} | {minutes:,.0f} | {commit} | {until} |"
@@ -157,7 +156,7 @@ def _cuts(records: Sequence[Record]) -> list[tuple[int, int]]:
 
 
 def page_with(page: str, records: Sequence[Record]) -> str:
-    """The page with the tables of these records between its marks."""
+    """Replace the text between the page's marks with the tables of the records."""
     before, begin, rest = page.partition(_BEGIN)
     _, end, after = rest.partition(_END)
     assert begin and end, f"the page lacks {_BEGIN!r} or {_END!r}"
@@ -165,7 +164,7 @@ def page_with(page: str, records: Sequence[Record]) -> str:
 
 
 def write_page(page: Path, campaign: Path, more: Sequence[Path]) -> None:
-    """Add files of results to the campaign, and write its tables into the page. Raises ValueError for others."""
+    """Add results files to the campaign, and write its tables into the page. Raises ValueError for other files."""
     results = Results(campaign)
     for file in more:
         results.add(Results(file).records)

@@ -1,19 +1,19 @@
-"""Faults, thousands of them, and one table of what was tried, what survived and what failed.
+"""Inject thousands of faults, and print a table of the trials, survivals and failures.
 
     python tests/chaos/check_faults.py [PART ...] [--part I/N] [--tries N] [--minutes M] [--seed S]
     python tests/chaos/check_faults.py --page [RESULTS ...]
 
-kills     processes killed at random moments        crash      every system call of a save and the like fails once
+kills     processes killed at random moments        crash      each system call of a save, export etc. fails once
 bitrot    damaged files of every kind               hangs      processes, networks, disks and clocks that fail
 fuzzing   mutated files for every reader            sabotages  defects planted in the code, which tests must find
 
-A long campaign is made of many runs. Each adds to the file of results (--results), after Ctrl-C, SIGTERM or --minutes
-too, and the same command goes on where the last one stopped. `--part 2/5` makes the second of five slices, whose union
-is the whole, so that several machines share it; another --seed adds other kills, flips, hangs and inputs. Results count
-for one commit of the code. `--only NAME ...` tries what is named alone, and keeps no results.
+A long campaign consists of many runs. Each run adds to the results file (--results), also after Ctrl-C, SIGTERM or
+--minutes, and the same command continues where the last one stopped. `--part 2/5` runs the second of five slices, so
+that several machines can share a campaign; another --seed adds other kills, flips, hangs and inputs. Results count for
+one commit of the code. `--only NAME ...` tries only the named faults and keeps no results.
 
-`--page` adds files of results to tests/chaos/campaign.json, where no slice counts twice, and writes the tables of
-bertjax/RELIABILITY.md from it. Survival is defined there. Exit codes: 1 if anything failed, 130 after an interruption.
+`--page` adds results files to tests/chaos/campaign.json, where no slice counts twice, and writes the tables of
+bertjax/RELIABILITY.md from it, which defines survival. Exit codes: 1 if a trial failed, 130 after an interruption.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from fake_devices import xla_flags  # noqa: E402
 from outcomes import Share, Table, as_markdown  # noqa: E402
 
 INTERRUPTED = 130
-# How much is tried over all slices; None: every one once, whatever the seed.
+# Trials over all slices; None: each fault once, independent of the seed.
 TRIES = {"kills": 1000, "crash": None, "bitrot": 12_500, "hangs": 45, "fuzzing": 10_000_000, "sabotages": None}
 RESULTS = TESTS.parent / "build" / "faults.json"
 CAMPAIGN, PAGE = TESTS / "chaos" / "campaign.json", TESTS.parent / "bertjax" / "RELIABILITY.md"
 
 
 def prepare_environment(folder: Path) -> None:
-    """What processes of the trials, and this one, are to have in their environment, before jax is imported."""
+    """Set the environment of this process and the trials; must run before jax is imported."""
     os.environ["XLA_FLAGS"] = xla_flags(devices=1)
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -52,8 +52,8 @@ def prepare_environment(folder: Path) -> None:
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
 
 
-def trials_of(part: str) -> Callable[[Table, Path, int | None, Share, Sequence[str]], None]:
-    """The trials of a part; imports jax."""
+def import_trials(part: str) -> Callable[[Table, Path, int | None, Share, Sequence[str]], None]:
+    """The function that makes the trials of a part; imports jax."""
     if part == "kills":
         from random_kills import try_kills as trials
     elif part == "crash":
@@ -70,9 +70,9 @@ def trials_of(part: str) -> Callable[[Table, Path, int | None, Share, Sequence[s
 
 
 def run_part(record: Record, folder: Path, arguments: argparse.Namespace, keep: Callable[[], None]) -> bool:
-    """Make the trials of a record that it does not have yet, print its table, and keep it; whether it was stopped.
+    """Run the missing trials of a record, print its table, and save it. Returns whether it was interrupted.
 
-    Whatever is raised counts as a failed trial.
+    An exception counts as a failed trial.
     """
     begun, before = time.monotonic(), record.minutes
     until = begun + 60 * arguments.minutes if arguments.minutes is not None else float("inf")
@@ -85,7 +85,7 @@ def run_part(record: Record, folder: Path, arguments: argparse.Namespace, keep: 
     table = Table(record.rows, lambda: (update(), keep()))
     try:
         with table.failing(f"{record.part}: the campaign", "it ended early"):
-            trials_of(record.part)(table, folder, tries, share, arguments.only)
+            import_trials(record.part)(table, folder, tries, share, arguments.only)
     except KeyboardInterrupt:
         return True
     finally:
@@ -96,7 +96,7 @@ def run_part(record: Record, folder: Path, arguments: argparse.Namespace, keep: 
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Do what the command line says; the exit code."""
+    """Run the command line; returns the exit code."""
     arguments = parse(words)
     if arguments.page is not None:
         write_page(PAGE, CAMPAIGN, arguments.page)
@@ -109,7 +109,7 @@ def main(words: Sequence[str] | None = None) -> int:
         for part in arguments.parts:
             seed = arguments.seed if TRIES[part] is not None else 0
             new = Record(part, version, seed, *arguments.part)
-            record = new if arguments.only else results.begun(new)
+            record = new if arguments.only else results.resume(new)
             (folder := Path(name) / part).mkdir()
             records.append(record)
             stopped = run_part(record, folder, arguments, (lambda: None) if arguments.only else results.write)
@@ -120,13 +120,13 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def parse(words: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(TRIES)}; default: all")
-    parser.add_argument("--part", default="1/1", metavar="I/N", help="the I-th of N slices")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"one of {', '.join(TRIES)}; default: all")
+    parser.add_argument("--part", default="1/1", metavar="I/N", help="run the I-th of N slices")
     tries = ", ".join(f"{number or 'every'} {part}" for part, number in TRIES.items())
-    parser.add_argument("--tries", type=int, help=f"over all slices; by default {tries}")
-    parser.add_argument("--minutes", type=float, help="for each part, at most; default: until it is done")
+    parser.add_argument("--tries", type=int, help=f"trials over all slices; default: {tries}")
+    parser.add_argument("--minutes", type=float, help="limit for each part; default: none")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="scenarios, kinds, readers or files")
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="FILE")
@@ -134,10 +134,10 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     arguments = parser.parse_args(words)
     arguments.parts = list(TRIES) if arguments.parts in ([], ["all"]) else arguments.parts
     if unknown := [part for part in arguments.parts if part not in TRIES]:
-        parser.error(f"no part is named {', '.join(unknown)}; there are {', '.join(TRIES)}")
+        parser.error(f"unknown part {', '.join(unknown)}; choose from {', '.join(TRIES)}")
     cut = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", arguments.part)
     if not cut or int(cut[1]) > int(cut[2]):
-        parser.error(f"--part {arguments.part}: write the number of a slice and of all slices, such as 2/5")
+        parser.error(f"--part {arguments.part}: write slice/slices, such as 2/5")
     arguments.part = int(cut[1]), int(cut[2])
     return arguments
 

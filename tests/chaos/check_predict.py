@@ -2,11 +2,11 @@
 
     python tests/chaos/check_predict.py DATA --megabytes 1000 --kills 5
 
-DATA has the folders `books_en` and `vocab` of the real data. Paragraphs of its books are written to a Parquet file of
-that size, over and over, each behind the number of its row, so that no two rows are equal. A tiny classifier with
-random weights predicts for them from the first 64 tokens: once in one process, and once in two that share a folder. Of
-these, one or both are killed (SIGKILL) at random moments, each after another share of the parts, and started again.
-Exits with 1 if a row is missing, stands twice, or has another bit in a column.
+DATA has the folders `books_en` and `vocab` of the real data. Paragraphs of its books are written repeatedly to a
+Parquet file of that size, each prefixed with its row number, so that all rows differ. A tiny classifier with random
+weights predicts from their first 64 tokens: once in one process, and once in two processes that share a folder. One or
+both of the two are killed (SIGKILL) at random moments, spread over the job, and started again. Exits with 1 if a row is
+missing, occurs twice, or differs in any bit.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ HOSTS = 2
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
-    parser.add_argument("--megabytes", type=float, default=1000, help="of Parquet (%(default)g)")
-    parser.add_argument("--kills", type=int, default=5, help="%(default)s")
+    parser.add_argument("--megabytes", type=float, default=1000, help="size of the Parquet file (default: %(default)g)")
+    parser.add_argument("--kills", type=int, default=5, help="number of kills (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bertjax-predict-") as name:
@@ -58,16 +58,16 @@ def main() -> int:
         report("undisturbed", rows, lambda: finish(start(folder, "whole")))
         expected = digests(folder / "whole")
         report("killed", rows, lambda: predict_with_kills(folder, options.kills, random.Random(options.seed)))
-        found = digests(folder / "killed")
-    numbers = [number for number, _ in found]
+        actual = digests(folder / "killed")
+    numbers = [number for number, _ in actual]
     twice, missing = len(numbers) - len(set(numbers)), len(set(range(rows)) - set(numbers))
-    different = len(set(expected) ^ set(found))
+    different = len(set(expected) ^ set(actual))
     print(f"{options.kills} kills: {missing} rows missing, {twice} twice, {different} with other values")
     return int(bool(twice or missing or different))
 
 
 def write_table(books: Path, path: Path, size: int) -> int:
-    """Write rows of (number, text), uncompressed, until the file has that size; returns how many."""
+    """Write uncompressed rows (number, text) until the file has that size; returns the number of rows."""
     schema = pa.schema({"number": pa.int64(), "text": pa.string()})
     rows = ({"number": number, "text": f"{number}: {text}"} for number, text in enumerate(paragraphs(books)))
     count = 0
@@ -79,7 +79,7 @@ def write_table(books: Path, path: Path, size: int) -> int:
 
 
 def paragraphs(books: Path) -> Iterator[str]:
-    """The paragraphs of all books, over and over, joined to about 1,500 characters each."""
+    """Cut the text of all books, endlessly repeated, into pieces of 1,500 characters."""
     while True:
         for book in sorted(books.glob("*.xz")):
             text = " ".join(lzma.decompress(book.read_bytes()).decode(errors="replace").split())
@@ -87,17 +87,17 @@ def paragraphs(books: Path) -> Iterator[str]:
 
 
 def write_model(vocab: Path, folder: Path) -> None:
-    """A classifier of two layers with random weights."""
+    """Write a two-layer classifier with random weights."""
     tokenizer = load_vocabulary(vocab, TextRules(True, True))
     write_run(fine_tuned_model(folder, "sequence", ("bad", "fair", "good"), tokenizer=tokenizer))
 
 
 def predict_with_kills(folder: Path, kills: int, draw: random.Random) -> None:
-    """Predict by hosts of which one or both are killed, each time after another share of the parts."""
+    """Predict on several hosts; kill and restart one or both of them at moments spread over the job."""
     out, hosts = folder / "killed", [start(folder, "killed") for _ in range(HOSTS)]
     for kill in range(kills):
         moment = (kill + draw.random()) / (kills + 1)
-        while not (whole := count_units(out)) or count_parts(out) < moment * whole:
+        while not (total := count_units(out)) or count_parts(out) < moment * total:
             if all(host.poll() is not None for host in hosts):
                 raise SystemExit("the hosts ended before they were killed; raise --megabytes")
             time.sleep(0.05)
@@ -106,7 +106,7 @@ def predict_with_kills(folder: Path, kills: int, draw: random.Random) -> None:
             hosts[number].kill()
             hosts[number].wait()
         names = " and ".join(str(number) for number in chosen)
-        print(f"  kill {kill + 1}: of host {names}, after {count_parts(out)} of {whole} parts", flush=True)
+        print(f"  kill {kill + 1}: of host {names}, after {count_parts(out)} of {total} parts", flush=True)
         for number in chosen:
             hosts[number] = start(folder, "killed")
     for host in hosts:
@@ -133,7 +133,7 @@ def count_parts(out: Path) -> int:
 
 
 def count_units(out: Path) -> int:
-    """The number of parts that a folder will have; 0 if it is not known yet."""
+    """The number of parts when the job is finished; 0 if it is not known yet."""
     try:
         return len(json.loads((out / "_job.json").read_text())["units"])
     except FileNotFoundError:
@@ -141,12 +141,12 @@ def count_units(out: Path) -> int:
 
 
 def report(name: str, rows: int, work: Callable[[], None]) -> None:
-    """Print what some work took, on the clock and of the processors."""
+    """Run `work` and print its wall time and CPU time."""
     began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     work()
     seconds, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
     used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    print(f"{name}: {seconds:.0f} s, {rows / seconds:,.0f} rows/s, {used:.0f} s of processors", flush=True)
+    print(f"{name}: {seconds:.0f} s, {rows / seconds:,.0f} rows/s, {used:.0f} s of CPU time", flush=True)
 
 
 def digests(folder: Path) -> list[tuple[int, str]]:

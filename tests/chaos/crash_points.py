@@ -1,4 +1,4 @@
-"""Every system call of an action fails once, and afterwards the old state or the new one is there."""
+"""Fail every system call of an action once; afterwards the old or the new state must be intact."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pathlib import Path
 from crash_subjects import NEW, OLD, SUBJECTS
 from outcomes import Share, Table, require_known
 
-HOWS = {"EIO": 1, "ENOSPC": 2, "disk full from there on": 3, "process death": 4, "death halfway through": 5}
+FAULTS = {"EIO": 1, "ENOSPC": 2, "disk full from there on": 3, "process death": 4, "death halfway through": 5}
 _NEVER = 0
 _COMPILER = shutil.which("cc") or shutil.which("gcc")
 MISSING = "" if _COMPILER and sys.platform == "linux" else "needs Linux and a C compiler"
 
 
-def built(folder: Path) -> Path:
-    """The library that makes calls fail."""
+def build_library(folder: Path) -> Path:
+    """Compile the library that makes calls fail."""
     library = folder / "failing_calls.so"
     source = Path(__file__).with_name("failing_calls.c")
     subprocess.run([_COMPILER, "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
@@ -30,7 +30,7 @@ def built(folder: Path) -> Path:
 
 
 class Server:
-    """The process that forks those whose calls fail, started again if it dies; a context manager."""
+    """Context manager for the process that forks the trial processes; restarted if it dies."""
 
     def __init__(self, library: Path) -> None:
         self._library = library
@@ -47,7 +47,7 @@ class Server:
             stderr=self._log,
             text=True,
         )
-        assert process.stdout.readline() == "ready\n", "the server of crash points does not start"
+        assert process.stdout.readline() == "ready\n", "the crash server does not start"
         return process
 
     def __enter__(self) -> Server:
@@ -63,9 +63,9 @@ class Server:
         self._log.close()
 
     def act(self, subject: str, folder: Path, call: int, how: int) -> dict:
-        """What became of the action: `code` (0, 1 for an error with a message), `counted` calls, and what it `said`.
+        """Run the action; returns its exit `code` (1 for an error with a message), `counted` calls and `message`.
 
-        Raises RuntimeError if the server dies of it.
+        Raises RuntimeError if the server dies.
         """
         self._process = self._process or self._start()
         job = {"subject": subject, "folder": str(folder), "call": call, "how": how}
@@ -75,8 +75,8 @@ class Server:
             return json.loads(self._process.stdout.readline())
         except (OSError, ValueError) as error:
             self._process.kill()
-            died, self._process = self._process.wait(), None
-            raise RuntimeError(f"the server of crash points died with {died}: {error}") from error
+            code, self._process = self._process.wait(), None
+            raise RuntimeError(f"the crash server died with exit code {code}: {error}") from error
 
 
 class Trials:
@@ -85,63 +85,63 @@ class Trials:
     def __init__(self, name: str, server: Server, folder: Path) -> None:
         self.name, self._subject, self._server = name, SUBJECTS[name], server
         self._old, self._work = folder / f"{name}-old", folder / name
-        # Made where it is used, for paths are a part of some states.
+        # Created in the folder where it is used, because some states contain paths.
         self._work.mkdir(parents=True)
         self._subject.begin(self._work)
         shutil.copytree(self._work, self._old, symlinks=True)
-        assert self._subject.found(self._work) == OLD
-        whole = server.act(name, self._work, -1, _NEVER)
-        assert whole["code"] == 0 and self._subject.found(self._work) == NEW, whole
-        self.calls: int = whole["counted"]
-        assert self.calls, "the library counts no call"
+        assert self._subject.state(self._work) == OLD
+        undisturbed = server.act(name, self._work, -1, _NEVER)
+        assert undisturbed["code"] == 0 and self._subject.state(self._work) == NEW, undisturbed
+        self.calls: int = undisturbed["counted"]
+        assert self.calls, "the library did not count any call"
 
-    def tried(self, call: int, how: int) -> str:
-        """OLD or NEW, the state after that call failed and before the action ran again; or what is wrong."""
+    def try_call(self, call: int, how: int) -> str:
+        """Fail a call and run the action again. Returns OLD or NEW, the state before the rerun, or an error."""
         shutil.rmtree(self._work)
         shutil.copytree(self._old, self._work, symlinks=True)
-        done = self._server.act(self.name, self._work, call, how)
-        found = self._subject.found(self._work)
-        if found not in (OLD, NEW):
-            return f"neither old nor new: {found}"
-        if done["code"] not in (0, 1, -9):
-            return f"ended with {done['code']}: {done['said']}"
-        if done["code"] == 0 and found == OLD:
-            return "it said nothing, and the new state is not there"
+        outcome = self._server.act(self.name, self._work, call, how)
+        state = self._subject.state(self._work)
+        if state not in (OLD, NEW):
+            return f"neither old nor new: {state}"
+        if outcome["code"] not in (0, 1, -9):
+            return f"ended with {outcome['code']}: {outcome['message']}"
+        if outcome["code"] == 0 and state == OLD:
+            return "no error, but the new state is missing"
         try:
             self._subject.act(self._work)
         except (OSError, ValueError) as error:
-            return f"{found}, and cannot be done again: {error}"
-        if (again := self._subject.found(self._work)) != NEW:
-            return f"{found}, and done again it is {again}"
-        left = self._subject.left(self._work)
-        return f"{found}, and {left} stayed behind" if left else found
+            return f"{state}, and the rerun fails: {error}"
+        if (rerun_state := self._subject.state(self._work)) != NEW:
+            return f"{state}, and {rerun_state} after the rerun"
+        leftovers = self._subject.leftovers(self._work)
+        return f"{state}, and {leftovers} were left behind" if leftovers else state
 
 
-def number_of(name: str, how: str, call: int) -> int:
-    """The number of a point: the same whatever other points there are, and in a random order."""
+def point_number(name: str, how: str, call: int) -> int:
+    """The number of a crash point: random, but independent of the other points."""
     return int.from_bytes(hashlib.sha256(f"{name} {how} {call}".encode()).digest()[:8], "big")
 
 
 def try_crash_points(table: Table, folder: Path, tries: int | None, share: Share, names: Collection[str] = ()) -> None:
-    """Every crash point of every subject (of these names) once, in random order, or only so many.
+    """Try every crash point of all or the named subjects once, in random order, or the first `tries`.
 
-    A row for each subject and how its calls fail. Raises ValueError for an unknown name.
+    Adds a row for each subject and fault. Raises ValueError for an unknown name.
     """
     require_known("subjects of crash points", names, SUBJECTS)
-    with Server(built(folder)) as server:
+    with Server(build_library(folder)) as server:
         subjects = {}
         for name in names or SUBJECTS:
             with table.failing(f"{name}: undisturbed", "its calls are not tried"):
                 subjects[name] = Trials(name, server, folder)
         points = {
-            number_of(name, how, call): (name, how, call)
+            point_number(name, how, call): (name, how, call)
             for name, one in subjects.items()
-            for how in HOWS
+            for how in FAULTS
             for call in range(one.calls)
         }
-        for number in share.of(itertools.islice(sorted(points), tries)):
+        for number in share.take(itertools.islice(sorted(points), tries)):
             name, how, call = points[number]
             row = f"{name}, {subjects[name].calls} calls: {how}"
             with table.failing(row, f"call {call}"):
-                found = subjects[name].tried(call, HOWS[how])
-                table.add(row, found, found in (OLD, NEW), f"call {call}")
+                outcome = subjects[name].try_call(call, FAULTS[how])
+                table.add(row, outcome, outcome in (OLD, NEW), f"call {call}")

@@ -1,9 +1,9 @@
-"""Forks a process for each action whose system calls are counted; started with `failing_calls.c` in LD_PRELOAD.
+"""Fork a process for each action whose system calls are counted; runs with `failing_calls.c` in LD_PRELOAD.
 
 python crash_server.py LIBRARY
 
-A JSON object a line comes in (subject, folder, call, how) and one goes out: the exit code, the number of calls, and
-what was said. Importing is done once, before anything starts threads.
+Reads one JSON object per line (subject, folder, call, how) and answers with another: the exit code, the number of calls
+and the error message. All imports happen once, before anything starts threads.
 """
 
 from __future__ import annotations
@@ -36,31 +36,31 @@ def main() -> None:
             child = os.fork()
             if child == 0:
                 act(crash_subjects.SUBJECTS[job["subject"]].act, job, calls, messages)
-            code = ended(child)
+            code = wait_for_exit(child)
             messages.seek(0)
-            counted, _, said = messages.read().partition("\n")
-        answer = {"code": code, "counted": int(counted or 0), "said": said.strip()}
+            counted, _, message = messages.read().partition("\n")
+        answer = {"code": code, "counted": int(counted or 0), "message": message.strip()}
         os.write(answers, json.dumps(answer).encode() + b"\n")
 
 
 def act(action: object, job: dict, calls: ctypes.CDLL, messages: object) -> None:
-    """Do it with a call that fails, and end this process."""
-    code, said = UNEXPECTED, ""
+    """Run the action with a failing call, and exit this process."""
+    code, message = UNEXPECTED, ""
     try:
         calls.failing_calls_arm(job["folder"].encode(), ctypes.c_long(job["call"]), job["how"])
         action(Path(job["folder"]))
         code = 0
     except (OSError, ValueError) as error:
-        code, said = 1, str(error)
+        code, message = 1, str(error)
     except BaseException:
-        said = traceback.format_exc()
-    messages.write(f"{calls.failing_calls_counted()}\n{said}\n")
+        message = traceback.format_exc()
+    messages.write(f"{calls.failing_calls_counted()}\n{message}\n")
     messages.flush()
     os._exit(code)
 
 
-def ended(child: int) -> int:
-    """Its exit code; it is killed if it takes too long."""
+def wait_for_exit(child: int) -> int:
+    """Return the exit code of a child; kill it if it takes too long."""
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
         done, status = os.waitpid(child, os.WNOHANG)

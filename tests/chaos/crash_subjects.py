@@ -1,6 +1,6 @@
-"""What is interrupted at each of its system calls: a save, a store being prepared, an export, and lines of a log.
+"""Actions to interrupt at each system call: saving a checkpoint, preparing a store, exporting, appending to a log.
 
-Each subject has an old state, an action that leads to the new state, and a test of which of the two is there.
+Each subject has an old state, an action that leads to the new state, and a function that tells the two apart.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ OLD, NEW = "old", "new"
 
 @dataclass(frozen=True)
 class Subject:
-    """`begin` makes the old state in a folder and `act` the new one, which it may run again.
+    """An action under test: `begin` creates the old state in a folder, and `act` the new one; `act` can be repeated.
 
-    `found` returns OLD, NEW, or what is wrong; `left`, after `act` ran again, what should not be there.
+    `state` returns OLD, NEW or an error; `leftovers` lists files that should not exist after `act` ran again.
     """
 
     begin: Callable[[Path], object]
     act: Callable[[Path], object]
-    found: Callable[[Path], str]
-    left: Callable[[Path], list[str]]
+    state: Callable[[Path], str]
+    leftovers: Callable[[Path], list[str]]
 
 
-def _state(step: int) -> dict[str, Any]:
+def _arrays(step: int) -> dict[str, Any]:
     import jax.numpy as jnp
     import numpy as np
 
@@ -55,27 +55,27 @@ def _metadata() -> dict[str, Any]:
 def _save(folder: Path, *steps: int) -> None:
     with Checkpoints(folder / "checkpoints", keep_last=2) as checkpoints:
         for step in steps:
-            checkpoints.save(step, _state(step), _metadata())
+            checkpoints.save(step, _arrays(step), _metadata())
 
 
-def _saved(folder: Path) -> str:
+def _checkpoint_state(folder: Path) -> str:
     import jax
     import numpy as np
 
-    abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), _state(0))
+    abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), _arrays(0))
     try:
         restored = Checkpoints(folder / "checkpoints", keep_last=2).restore(abstract, _metadata())
     except ValueError as error:
         return str(error)
     if restored is None or restored.step not in (2, 3, 4):
-        return f"the newest is {restored and restored.step}"
-    if not jax.tree.all(jax.tree.map(np.array_equal, restored.state, _state(restored.step))):
+        return f"the latest step is {restored and restored.step}"
+    if not jax.tree.all(jax.tree.map(np.array_equal, restored.state, _arrays(restored.step))):
         return f"step {restored.step} has other bits"
     return OLD if restored.step == 2 else NEW
 
 
-def _left_of_saves(folder: Path) -> list[str]:
-    _save(folder, 4)  # what a removal left is removed with the next save
+def _checkpoint_leftovers(folder: Path) -> list[str]:
+    _save(folder, 4)  # completes an interrupted removal
     return sorted({path.name for path in (folder / "checkpoints").iterdir()} ^ {"3", "4"})
 
 
@@ -86,7 +86,7 @@ def _export(folder: Path, offset: float) -> None:
     export_huggingface(replace(model, params=jax.tree.map(lambda x: x + offset, model.params)), folder / "export")
 
 
-def _exported(folder: Path) -> str:
+def _export_state(folder: Path) -> str:
     if findings := list(check_sums(folder / "export")):
         return findings[0]
     import numpy as np
@@ -96,7 +96,7 @@ def _exported(folder: Path) -> str:
     return NEW if scale else OLD
 
 
-def _left_of_exports(folder: Path) -> list[str]:
+def _export_leftovers(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir() if path.name not in ("export", "run")]
 
 
@@ -109,13 +109,13 @@ def _data(folder: Path) -> DataConfig:
     return DataConfig(sources=(f"lines:{source}",), **keys)
 
 
-def _begin_to_prepare(folder: Path) -> None:
+def _begin_prepare(folder: Path) -> None:
     _data(folder)
     (folder / "data").mkdir()
 
 
-def _prepared(folder: Path) -> str:
-    # Hidden folders are scratch, which nothing reads; a killed process may leave one.
+def _prepare_state(folder: Path) -> str:
+    # Hidden folders are scratch space that is never read; a killed process may leave one.
     folders = [path for path in (folder / "data").iterdir() if path.is_dir() and not path.name.startswith(".")]
     whole = [path for path in folders if not path.name.endswith(".partial")]
     try:
@@ -124,18 +124,18 @@ def _prepared(folder: Path) -> str:
                 TokenStore.open(path).verify()
     except ValueError as error:
         return str(error)
-    # Bytes depend on the text alone: those of an undisturbed run, made by this code, are known by their digest.
-    names = {path.name.partition("-")[0]: digest_of(path) for path in whole}
-    if unlike := [name for name, digest in names.items() if digest != UNDISTURBED.setdefault(name, digest)]:
-        return f"{unlike[0]} has other bytes than an undisturbed run's"
-    return NEW if "store" in names else OLD
+    # The bytes depend only on the text, so they must equal the first (undisturbed) run's.
+    digests = {path.name.partition("-")[0]: folder_digest(path) for path in whole}
+    if different := [name for name, digest in digests.items() if digest != UNDISTURBED.setdefault(name, digest)]:
+        return f"{different[0]} differs from an undisturbed run's"
+    return NEW if "store" in digests else OLD
 
 
-UNDISTURBED: dict[str, str] = {}  # of each result of `prepare`, from the first time that it is seen
+UNDISTURBED: dict[str, str] = {}  # digests of each result of `prepare`, recorded when it first appears
 
 
-def digest_of(folder: Path) -> str:
-    """SHA-256 (hex) of the names and bytes of all files."""
+def folder_digest(folder: Path) -> str:
+    """SHA-256 (hex) over the names and bytes of all files."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         if path.is_file():
@@ -143,14 +143,14 @@ def digest_of(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def _left_of_preparing(folder: Path) -> list[str]:
+def _prepare_leftovers(folder: Path) -> list[str]:
     names = [path.name for path in (folder / "data").iterdir()]
     results = ("store-", "vocab-", "digests", ".lock")
     return [name for name in names if "partial" in name or not name.startswith(results)]
 
 
-_LOGGED = [(step, {"train/mlm_loss": float(step)}) for step in (1, 2, 3)]
-_THEN = [(step, {"train/mlm_loss": 10.0 * step}) for step in (3, 4, 5)]
+_OLD_LINES = [(step, {"train/mlm_loss": float(step)}) for step in (1, 2, 3)]
+_NEW_LINES = [(step, {"train/mlm_loss": 10.0 * step}) for step in (3, 4, 5)]
 
 
 def _append(folder: Path, resume_step: int, lines: list[tuple[int, dict[str, float]]]) -> None:
@@ -161,29 +161,31 @@ def _append(folder: Path, resume_step: int, lines: list[tuple[int, dict[str, flo
     writer.close()
 
 
-def _logged(folder: Path) -> str:
+def _log_state(folder: Path) -> str:
     try:
         records = read_metrics(folder / "metrics.jsonl")
     except (OSError, ValueError) as error:
         return str(error)
-    found = [(record["step"], {"train/mlm_loss": record["train/mlm_loss"]}) for record in records]
-    if found == _LOGGED[:2] + _THEN:
+    lines = [(record["step"], {"train/mlm_loss": record["train/mlm_loss"]}) for record in records]
+    if lines == _OLD_LINES[:2] + _NEW_LINES:
         return NEW
-    prefixes = [_LOGGED, *(_LOGGED[:2] + _THEN[:count] for count in range(len(_THEN)))]
-    return OLD if found in prefixes else f"it has {found}"
+    prefixes = [_OLD_LINES, *(_OLD_LINES[:2] + _NEW_LINES[:count] for count in range(len(_NEW_LINES)))]
+    return OLD if lines in prefixes else f"the log has {lines}"
 
 
 SUBJECTS = {
-    "save": Subject(lambda folder: _save(folder, 1, 2), lambda folder: _save(folder, 3), _saved, _left_of_saves),
-    "prepare": Subject(_begin_to_prepare, lambda folder: prepare(_data(folder)), _prepared, _left_of_preparing),
+    "save": Subject(
+        lambda folder: _save(folder, 1, 2), lambda folder: _save(folder, 3), _checkpoint_state, _checkpoint_leftovers
+    ),
+    "prepare": Subject(_begin_prepare, lambda folder: prepare(_data(folder)), _prepare_state, _prepare_leftovers),
     "export": Subject(
-        lambda folder: _export(folder, 0.0), lambda folder: _export(folder, 10.0), _exported, _left_of_exports
+        lambda folder: _export(folder, 0.0), lambda folder: _export(folder, 10.0), _export_state, _export_leftovers
     ),
     "append": Subject(
-        lambda folder: _append(folder, 0, _LOGGED),
-        lambda folder: _append(folder, 2, _THEN),
-        _logged,
-        # A hidden file of a killed process may stay.
+        lambda folder: _append(folder, 0, _OLD_LINES),
+        lambda folder: _append(folder, 2, _NEW_LINES),
+        _log_state,
+        # A killed process may leave a hidden file.
         lambda folder: [
             path.name for path in folder.iterdir() if not path.name.lstrip(".").startswith("metrics.jsonl")
         ],

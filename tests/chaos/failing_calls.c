@@ -1,10 +1,10 @@
-/* Counts the system calls that change files below a folder, and makes one of them fail. Loaded with LD_PRELOAD.
+/* Count the system calls that change files below a folder, and make one of them fail. Loaded with LD_PRELOAD.
 
-   `failing_calls_arm(folder, chosen, how)` starts to count from 0; `chosen` is the number of the call that fails, and
-   `how` one of the values of `enum how`. `failing_calls_counted()` is the number of calls so far. Until it is armed
-   every call passes. A program is armed from its start by the environment: FAILING_BELOW, FAILING_CALL, FAILING_HOW; and
-   the file named by FAILING_COUNTED gets the number of calls in the end. The file named by CLOCK_OFFSET holds seconds
-   that are added to the wall clock. */
+   `failing_calls_arm(folder, chosen, how)` starts counting at 0; `chosen` is the number of the call that fails, and
+   `how` is a value of `enum how`. `failing_calls_counted()` returns the number of calls so far. Until it is armed,
+   every call passes. The environment variables FAILING_BELOW, FAILING_CALL and FAILING_HOW arm a program from its start;
+   at exit the number of calls is written to the file named by FAILING_COUNTED. The file named by CLOCK_OFFSET holds
+   seconds that are added to the wall clock. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -48,7 +48,7 @@ __attribute__((constructor)) static void arm_by_environment(void) {
     if (folder && call && manner) failing_calls_arm(folder, atol(call), atoi(manner));
 }
 
-__attribute__((destructor)) static void tell_the_count(void) {
+__attribute__((destructor)) static void write_count(void) {
     const char *place = getenv("FAILING_COUNTED");
     char text[32];
     if (!place || !counted) return;
@@ -84,7 +84,7 @@ static int path_is_below(int folder, const char *path) {
     return is_below(whole);
 }
 
-/* Whether the call fails now, with errno set; `halfway` is set if it is to do a part and then die. */
+/* Whether the call fails now, with errno set; sets `halfway` if it should do half of its work and then die. */
 static int fails(enum kind kind, int *halfway) {
     long number = atomic_fetch_add(&counted, 1);
     if (how == ENOSPC_FROM && number >= chosen && kind == FILLS) { errno = ENOSPC; return 1; }

@@ -1,8 +1,8 @@
-"""One mutated input after another through a reader, each read or refused cleanly; whatever else happens is a finding.
+"""Feed mutated inputs to a reader. Each must be read or refused cleanly; anything else is a finding.
 
-A clean refusal is a ValueError of ours, or an OSError with a file's name, in printable text that names the file.
-Nothing may run code, start a process, open a connection, or open a file outside of the input's folder; an input may
-take 10 s of CPU time and 1 GB.
+A clean refusal is a ValueError of ours whose printable message names the file, or an OSError with a file name. A reader
+must not run code, start a process, open a connection, or open a file outside the input's folder; an input may take
+10 s of CPU time and 1 GB.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from fuzzing_readers import Reader
 from bertjax.cli.advice import error_message
 
 MOST_SECONDS, MOST_BYTES = 10, 1 << 30
-_WARMING = 20  # inputs that are not counted
-_POOL = 200  # inputs that were read, kept to be mutated further
+_WARMING = 20  # warm-up inputs, which do not count
+_POOL = 200  # inputs that are kept to be mutated further
 _TRUSTED = (
     *map(os.path.realpath, (sys.prefix, sys.base_prefix, Path(__file__).parents[2])),
     *("/usr/", "/etc/localtime", "/dev/null", "/dev/urandom", "/proc/", "/sys/"),
@@ -55,19 +55,19 @@ _WRITING = ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.truncate", "os
 
 
 class Forbidden(BaseException):
-    """A reader did what no reader of a file may do."""
+    """Raised when a reader does something forbidden."""
 
 
 class TooSlow(BaseException):
-    """A reader took longer than `MOST_SECONDS`."""
+    """Raised when a reader takes longer than `MOST_SECONDS`."""
 
 
 class _Watch:
-    """An audit hook, which Python never removes again, on duty for one folder at a time."""
+    """An audit hook that watches one folder at a time; Python cannot remove audit hooks."""
 
     def __init__(self) -> None:
         self.folder = ""
-        self.seen = ""  # the first thing that was forbidden, also where its exception was caught
+        self.violation = ""  # the first forbidden action, recorded even if the reader catches the exception
         sys.addaudithook(self._hook)
 
     def _hook(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -92,12 +92,12 @@ class _Watch:
         return self._is_inside(path) or (not writes and os.path.realpath(path).startswith(_TRUSTED))
 
     def _may_run(self, origin: str) -> bool:
-        """Modules that are imported late, and what the standard library makes classes by."""
+        """Allow late imports, and the code that the standard library generates for classes."""
         caller = sys._getframe(2).f_globals.get("__name__")
         return origin.startswith((*_TRUSTED, "<frozen")) or caller in ("collections", "dataclasses", "typing", "enum")
 
     def _forbid(self, what: str) -> None:
-        self.seen = self.seen or what
+        self.violation = self.violation or what
         raise Forbidden(what)
 
 
@@ -105,10 +105,10 @@ _watch: _Watch | None = None
 
 
 @contextlib.contextmanager
-def _on_duty(folder: Path) -> Iterator[_Watch]:
+def _watching(folder: Path) -> Iterator[_Watch]:
     global _watch
     _watch = _watch or _Watch()
-    _watch.folder, _watch.seen = f"{folder.resolve()}", ""
+    _watch.folder, _watch.violation = f"{folder.resolve()}", ""
     before = signal.signal(signal.SIGPROF, _ring)
     signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
     try:
@@ -125,24 +125,25 @@ def _ring(*_: object) -> None:
 
 @dataclass
 class Tally:
-    """What came of the inputs of a reader."""
+    """The outcomes of a reader's inputs."""
 
     name: str
     inputs: int = 0
     refused: int = 0
     read: int = 0
     slowest: float = 0.0  # seconds of CPU time
-    memory: int = 0  # bytes that the process has grown by, at most; what its heap had free, some 30 MB, is used first
-    findings: dict[str, str] = field(default_factory=dict)  # what and where -> the file of the first input
+    memory: int = 0  # peak growth of the process in bytes, beyond the 30 MB or so that its heap has free
+    findings: dict[str, str] = field(default_factory=dict)  # problem and location -> file of the first input
 
 
 class Trial:
-    """A reader in a folder of its own."""
+    """Runs a reader on mutated inputs in a folder of its own."""
 
     def __init__(self, reader: Reader, folder: Path, findings: Path) -> None:
-        """Read the seeds, which the reader must accept; what goes wrong later is kept in `findings`."""
-        gc.collect()  # what others left would be collected, and complained of, in a reader's time
-        gc.freeze()  # and is not looked through again
+        """Read the seeds, which the reader must accept. Later findings are written to the folder `findings`."""
+        # Collect earlier garbage now: its warnings and its time must not count for a reader.
+        gc.collect()
+        gc.freeze()
         self.reader, self.folder, self.findings = reader, folder, findings
         self.tally = Tally(reader.name)
         self.seeds = reader.seeds()
@@ -151,14 +152,14 @@ class Trial:
         self._renew()
         changed = (reader.mutation(self.seeds[n % len(self.seeds)], Random(n), self.seeds) for n in range(_WARMING))
         for content in (*self.seeds, *changed):
-            with_error = self._warm_up(content)  # late imports are done before the watch is on duty
-            assert with_error is None or content not in self.seeds, (reader.name, with_error)
+            error = self._warm_up(content)  # completes late imports before the watch begins
+            assert error is None or content not in self.seeds, (reader.name, error)
 
     def _warm_up(self, content: bytes) -> Exception | None:
         self._path.write_bytes(content)
         try:
             self.reader.read(self._path)
-        except Exception as error:  # any, which the inputs that are counted will show again
+        except Exception as error:  # counted inputs will raise it again
             return error
         finally:
             self._renew()
@@ -169,57 +170,57 @@ class Trial:
         return self.folder / self.reader.file
 
     def _renew(self) -> None:
-        """The folder with the files beside the input, and no others."""
+        """Recreate the folder with only the files that accompany the input."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         self.reader.beside(self.folder)
 
     def run(self, numbers: Iterable[int], seed: int) -> Tally:
-        """The inputs of these numbers, input n a function of reader, seed and n and of those that were read before."""
+        """Try numbered inputs; input n depends on reader, seed and n, and on the inputs read before."""
         for number in numbers:
             draw = Random(f"{self.reader.name} {seed} {number}")
-            self.one(self.mutated(draw.choice(self._pool), draw))
+            self.try_input(self.mutate(draw.choice(self._pool), draw))
         return self.tally
 
-    def mutated(self, content: bytes, draw: Random) -> bytes:
-        """A changed content."""
+    def mutate(self, content: bytes, draw: Random) -> bytes:
+        """Mutate an input with the reader's own mutation."""
         return self.reader.mutation(content, draw, self._pool)
 
-    def one(self, content: bytes) -> None:
-        """Count what comes of one input."""
+    def try_input(self, content: bytes) -> None:
+        """Read one input and count the outcome."""
         self._path.write_bytes(content)
         _forget_peak()
         base, begun = _peak(), time.process_time()
         tally, error = self.tally, None
         try:
-            with _on_duty(self.folder) as watch:
+            with _watching(self.folder) as watch:
                 self.reader.read(self._path)
         except KeyboardInterrupt:
             raise
-        except BaseException as raised:  # a panic of a library in Rust is no Exception
+        except BaseException as raised:  # a Rust panic is not an Exception
             error = raised
         seconds, grown = time.process_time() - begun, _peak() - base
         tally.inputs += 1
         tally.slowest, tally.memory = max(tally.slowest, seconds), max(tally.memory, grown)
-        if watch.seen:
-            self._found(content, f"forbidden: {watch.seen}", error)
+        if watch.violation:
+            self._report(content, f"forbidden: {watch.violation}", error)
         elif seconds > MOST_SECONDS:
-            self._found(content, "too slow", error)
+            self._report(content, "too slow", error)
         elif grown > MOST_BYTES:
-            self._found(content, "too much memory", error)
+            self._report(content, "too much memory", error)
         elif error is None:
             tally.read += 1
             self._keep(content, "read", draw_from=tally.read)
         elif what := unclean(error, self.folder):
-            self._found(content, what, error)
+            self._report(content, what, error)
         else:
             tally.refused += 1
-            self._keep(content, _place_of(error), draw_from=tally.inputs)
+            self._keep(content, _error_location(error), draw_from=tally.inputs)
         if tally.inputs % 1000 == 0:
             self._renew()
 
     def _keep(self, content: bytes, place: str, draw_from: int) -> None:
-        """Mutate an input further if it was refused at a place that is new, or now and then if it was read."""
+        """Add an input to the pool if it was refused at a new location, or occasionally if it was read."""
         is_new = place not in self._messages
         self._messages.add(place)
         if len(content) < 1 << 16 and (is_new or (place == "read" and draw_from % 20 == 0)):
@@ -227,19 +228,19 @@ class Trial:
             if len(self._pool) > _POOL:
                 del self._pool[len(self.seeds) + draw_from % (_POOL - len(self.seeds))]
 
-    def _found(self, content: bytes, what: str, error: BaseException | None) -> None:
-        what = f"{what} at {_place_of(error)}" if error is not None else what
+    def _report(self, content: bytes, what: str, error: BaseException | None) -> None:
+        what = f"{what} at {_error_location(error)}" if error is not None else what
         if what not in self.tally.findings:
             self.findings.mkdir(parents=True, exist_ok=True)
             name = f"{self.reader.name.replace(' ', '_')}-{hashlib.sha256(what.encode()).hexdigest()[:10]}"
             (self.findings / name).write_bytes(content)
-            shown = "".join(traceback.format_exception(error)) if error is not None else what
-            (self.findings / f"{name}.txt").write_text(f"{what}\n{shown}", errors="backslashreplace")
+            details = "".join(traceback.format_exception(error)) if error is not None else what
+            (self.findings / f"{name}.txt").write_text(f"{what}\n{details}", errors="backslashreplace")
             self.tally.findings[what] = str(self.findings / name)
 
 
 def unclean(error: BaseException, folder: Path) -> str:
-    """What is wrong with an exception as a refusal; "" for a clean one."""
+    """Why an exception is not a clean refusal; "" if it is one."""
     kind, message = type(error), error_message(error)
     named = f"{kind.__name__}: {message[:200]!r}"
     if isinstance(error, OSError):
@@ -247,31 +248,31 @@ def unclean(error: BaseException, folder: Path) -> str:
     if not isinstance(error, ValueError) or not (kind is ValueError or kind.__module__.startswith("bertjax.")):
         return named
     if str(folder) not in message:
-        return f"it does not name the file, {named}"
+        return f"does not name the file, {named}"
     if not all(character.isprintable() or character == "\n" for character in message):
         return f"not printable, {named}"
     return ""
 
 
-def _place_of(error: BaseException) -> str:
-    """The innermost line of ours in a traceback, and the kind of the exception."""
-    ours = [
+def _error_location(error: BaseException) -> str:
+    """The innermost line of our code in a traceback, and the exception's type."""
+    lines = [
         (path.rpartition("/bertjax/")[2], line)
         for frame, line in traceback.walk_tb(error.__traceback__)
         if "/bertjax/" in (path := frame.f_code.co_filename) and "/tests/" not in path
     ]
-    where = "{}:{}".format(*ours[-1]) if ours else "?"
+    where = "{}:{}".format(*lines[-1]) if lines else "?"
     return f"{where} {type(error).__name__}"
 
 
 def _forget_peak() -> None:
-    """Let the peak begin anew, where the kernel can (proc_pid_clear_refs, 5)."""
+    """Reset the peak memory, if the kernel supports it (proc_pid_clear_refs, 5)."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_bytes(b"5")
 
 
 def _peak() -> int:
-    """The most bytes that the process has held; what its parent held, which getrusage knows too, does not count."""
+    """Peak memory of the process in bytes; unlike getrusage, without its parent's."""
     status = Path("/proc/self/status")
     if status.exists():
         return int(re.search(r"VmHWM:\s+(\d+)", status.read_text())[1]) << 10

@@ -1,8 +1,7 @@
-"""Three thousand mutated files through every reader, and those that once were not refused cleanly."""
+"""Run three thousand mutated files through the readers, and the inputs that once were not refused cleanly."""
 
 from __future__ import annotations
 
-import io
 import json
 import mmap
 import os
@@ -16,30 +15,29 @@ from pathlib import Path
 import fuzzing
 import fuzzing_mutations as change
 import fuzzing_seeds as seeds
-import numpy as np
 import pytest
 from fuzzing import Trial
 from fuzzing_readers import READERS, Reader
 
-LEAST = 60  # inputs of a reader
+LEAST = 60  # inputs per reader
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-def trial_of(reader: Reader, folder: Path) -> Trial:
+def make_trial(reader: Reader, folder: Path) -> Trial:
     if reader.missing:
         pytest.skip(f"needs {reader.missing} to read {reader.file}")
     return Trial(reader, folder / "input", folder / "findings")
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_a_mutated_file_is_read_or_refused_cleanly(name: str, tmp_path: Path) -> None:
-    trial = trial_of(READERS[name], tmp_path)
+def test_reader_reads_or_refuses_mutated_files_cleanly(name: str, tmp_path: Path) -> None:
+    trial = make_trial(READERS[name], tmp_path)
     tally = trial.run(range(LEAST * trial.reader.rate), seed=0)
     assert not tally.findings
-    assert tally.refused or name == "SHA256SUMS"  # what is wrong there is no error but a finding of `run verify`
+    assert tally.refused or name == "SHA256SUMS"  # damage there is a finding of `run verify`, not an error
 
 
-def test_there_are_three_thousand() -> None:
+def test_readers_get_three_thousand_inputs() -> None:
     assert sum(LEAST * reader.rate for reader in READERS.values()) >= 3_000
 
 
@@ -49,24 +47,24 @@ def config_with(family: str, **values: object) -> bytes:
 
 
 def piece(content: bytes) -> bytes:
-    """A SentencePiece model with one more piece, whose text has these bytes."""
+    """A SentencePiece model with an additional piece, whose text has these bytes."""
     field = b"\x0a" + change._varint(len(content)) + content
     return seeds.tokenizer("unigram", "spiece.model")[0] + b"\x0a" + change._varint(len(field)) + field
 
 
 def with_table(content: bytes) -> bytes:
-    """A SentencePiece model with another table of its normaliser, which proto2 merges with the one before."""
+    """A SentencePiece model with a second normaliser table, which proto2 merges with the first."""
     field = b"\x12" + change._varint(len(content)) + content
     return seeds.tokenizer("unigram", "spiece.model")[0] + b"\x1a" + change._varint(len(field)) + field
 
 
 def leading_outside() -> bytes:
-    """A table of a normaliser whose trie has 256 units, and a root with children beyond them."""
+    """A normaliser table whose trie has 256 units, and whose root has children beyond them."""
     return struct.pack("<257I", 1024, 300 << 10, *[0] * 255) + b"a\0"
 
 
 def with_surrogate() -> bytes:
-    """A tokenizer.json with a token that is no Unicode."""
+    """A tokenizer.json with a token that is not valid Unicode."""
     document = json.loads(seeds.tokenizer("wordpiece", "tokenizer.json")[0])
     vocabulary = document["model"]["vocab"]
     vocabulary["\ud800"] = vocabulary.pop(max(vocabulary, key=vocabulary.get))
@@ -80,21 +78,15 @@ def forged_store() -> bytes:
 
 
 def store_without_rules() -> bytes:
-    """A token store whose manifest does not say how text is normalised, with the right fingerprint."""
+    """A store manifest that lacks the normalisation rules, with a valid fingerprint."""
     manifest = json.loads(seeds.store_manifest()[0])
     del manifest["tokenizer"]["lowercase"]
     manifest["fingerprint"] = change.content_fingerprint(manifest)
     return json.dumps(manifest).encode()
 
 
-def saved(array: np.ndarray) -> bytes:
-    made = io.BytesIO()
-    np.save(made, array)
-    return made.getvalue()
-
-
-# What fuzzing found, by the reader that did not refuse it cleanly.
-FOUND: list[tuple[str, Callable[[], bytes]]] = [
+# Inputs found by fuzzing, with the reader that did not refuse them cleanly.
+REGRESSIONS: list[tuple[str, Callable[[], bytes]]] = [
     ("config.json", lambda: config_with("longformer", attention_window=[[512]])),
     ("config.json", lambda: config_with("longformer", attention_window={"a": 1})),
     ("config.json", lambda: config_with("deberta", pos_att_type=["p2c", 3])),
@@ -117,11 +109,11 @@ FOUND: list[tuple[str, Callable[[], bytes]]] = [
 ]
 
 
-@pytest.mark.parametrize("number", range(len(FOUND)))
-def test_what_was_found_is_refused_cleanly(number: int, tmp_path: Path) -> None:
-    name, make = FOUND[number]
-    trial = trial_of(READERS[name], tmp_path)
-    trial.one(make())
+@pytest.mark.parametrize("number", range(len(REGRESSIONS)))
+def test_past_findings_are_refused_cleanly(number: int, tmp_path: Path) -> None:
+    name, make = REGRESSIONS[number]
+    trial = make_trial(READERS[name], tmp_path)
+    trial.try_input(make())
     assert not trial.tally.findings and trial.tally.refused == 1
 
 
@@ -151,7 +143,7 @@ def slow(path: Path) -> None:
 
 
 def hungry(path: Path) -> None:
-    with mmap.mmap(-1, 1 << 26) as fresh:  # of the heap, what others have freed would not count
+    with mmap.mmap(-1, 1 << 26) as fresh:  # not from the heap, whose free memory would hide the growth
         fresh[:: 1 << 12] = b"x" * (1 << 14)
 
 
@@ -159,7 +151,7 @@ def unnamed(path: Path) -> None:
     raise ValueError("something is wrong")
 
 
-def of_a_library(path: Path) -> None:
+def library_error(path: Path) -> None:
     json.loads(path.read_text())
 
 
@@ -183,20 +175,22 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (running, "forbidden: runs code"),
         (slow, "TooSlow"),
         (hungry, "too much memory"),
-        (unnamed, "it does not name the file"),
-        (of_a_library, "JSONDecodeError"),
+        (unnamed, "does not name the file"),
+        (library_error, "JSONDecodeError"),
         (forging, "KeyError"),
     ],
 )
-def test_the_watch_sees_what_no_reader_may_do(read: Callable, named: str, limits: None, tmp_path: Path) -> None:
+def test_watch_reports_forbidden_actions(read: Callable, named: str, limits: None, tmp_path: Path) -> None:
     calls = []
 
-    def once_trusted(path: Path) -> object:
+    def misbehave_after_warm_up(path: Path) -> object:
         calls.append(path)
         return None if len(calls) <= 1 + fuzzing._WARMING else read(path)  # the seed and the inputs of the warm-up
 
     trial = Trial(
-        Reader("planted", "a.txt", once_trusted, lambda: [b"x = ("[:3] + b" 1"]), tmp_path / "in", tmp_path / "out"
+        Reader("planted", "a.txt", misbehave_after_warm_up, lambda: [b"x = ("[:3] + b" 1"]),
+        tmp_path / "in",
+        tmp_path / "out",
     )
-    trial.one(b"nothing")
+    trial.try_input(b"nothing")
     assert len(trial.tally.findings) == 1 and named in next(iter(trial.tally.findings)), trial.tally.findings

@@ -1,4 +1,4 @@
-"""Changes to the content of a file: of its bytes, and of the fields of a structure, whose sums are made right again."""
+"""Mutations of a file's bytes or of its structure, whose checksums are then recomputed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _STRINGS = (
 
 
 def mutated_bytes(content: bytes, draw: Random, others: Sequence[bytes] = ()) -> bytes:
-    """One to eight changes of bits, bytes, numbers, stretches and length."""
+    """Change bits, bytes, numbers, ranges or the length, one to eight times."""
     changed = bytearray(content)
     for _ in range(1 << draw.randrange(4)):
         at = draw.randrange(len(changed) + 1)
@@ -67,7 +67,7 @@ def mutated_bytes(content: bytes, draw: Random, others: Sequence[bytes] = ()) ->
 
 
 def mutated_lines(content: bytes, draw: Random, others: Sequence[bytes] = ()) -> bytes:
-    """Changes of whole lines and of the fields in them, or of bytes."""
+    """Change whole lines, the fields in them, or bytes."""
     if draw.random() < 0.4:
         return mutated_bytes(content, draw, others)
     lines = content.split(b"\n")
@@ -97,7 +97,7 @@ def mutated_lines(content: bytes, draw: Random, others: Sequence[bytes] = ()) ->
 
 
 def mutated_json(content: bytes, draw: Random, others: Sequence[bytes] = ()) -> bytes:
-    """Changes of the values and keys of a document, or of its bytes."""
+    """Change the values and keys of a document, or its bytes."""
     tree = _document(content)
     if tree is None or draw.random() < 0.15:
         return mutated_bytes(content, draw, others)
@@ -105,7 +105,7 @@ def mutated_json(content: bytes, draw: Random, others: Sequence[bytes] = ()) -> 
 
 
 def mutated_json_lines(content: bytes, draw: Random, others: Sequence[bytes] = ()) -> bytes:
-    """Changes of the document on one line, or of the lines."""
+    """Change the document on one line, or the lines."""
     if draw.random() < 0.3:
         return mutated_lines(content, draw, others)
     lines = content.split(b"\n")
@@ -149,7 +149,7 @@ def changed_tree(tree: Any, draw: Random) -> Any:
 
 
 def _holders(tree: Any) -> Iterator[Any]:
-    """The lists and mappings of a document that are not empty."""
+    """The nonempty lists and mappings of a document."""
     waiting = [tree]
     while waiting:
         inner = waiting.pop()
@@ -170,7 +170,7 @@ def _as_json(tree: Any) -> bytes:
 
 
 def signed_metadata(content: bytes, draw: Random, others: Sequence[bytes] = ()) -> bytes:
-    """A checkpoint's metadata, changed and with the right SHA-256."""
+    """Change a checkpoint's metadata, and update its SHA-256."""
     document = _document(content)
     if not isinstance(document, dict) or draw.random() < 0.2:
         return mutated_json(content, draw, others)
@@ -179,7 +179,7 @@ def signed_metadata(content: bytes, draw: Random, others: Sequence[bytes] = ()) 
 
 
 def signed_manifest(content: bytes, draw: Random, others: Sequence[bytes] = ()) -> bytes:
-    """A token store's manifest, changed and with the right fingerprint."""
+    """Change a token store's manifest, and update its fingerprint."""
     manifest = _document(content)
     if not isinstance(manifest, dict) or draw.random() < 0.2:
         return mutated_json(content, draw, others)
@@ -195,7 +195,7 @@ def _sha256(content: bytes) -> str:
 
 
 def safetensors(content: bytes, draw: Random, others: Sequence[bytes] = ()) -> bytes:
-    """A safetensors file with another header, whose length is right."""
+    """Change the header of a safetensors file, and update its length."""
     size = int.from_bytes(content[:8], "little")
     header = _document(content[8 : 8 + size]) if size <= len(content) else None
     if header is None or draw.random() < 0.25:
@@ -204,8 +204,8 @@ def safetensors(content: bytes, draw: Random, others: Sequence[bytes] = ()) -> b
     return (len(changed).to_bytes(8, "little") + changed + content[8 + size :])[:MOST_BYTES]
 
 
-def members_of_a_zip(content: bytes, draw: Random, others: Sequence[bytes] = ()) -> bytes:
-    """A zip archive with another member, or a member of another name, and right checksums."""
+def zip_members(content: bytes, draw: Random, others: Sequence[bytes] = ()) -> bytes:
+    """Change a member of a zip archive or its name, with valid checksums."""
     if draw.random() < 0.3:
         return mutated_bytes(content, draw, others)
     try:
@@ -226,16 +226,16 @@ def members_of_a_zip(content: bytes, draw: Random, others: Sequence[bytes] = ())
         members[at] = (mutated_bytes(name.encode(), draw).decode("latin-1").replace("\0", "_"), inner)
     else:
         members[at] = (name, mutated_bytes(inner, draw, others))
-    made = io.BytesIO()
+    buffer = io.BytesIO()
     packed = zipfile.ZIP_DEFLATED if draw.random() < 0.05 else zipfile.ZIP_STORED
-    with zipfile.ZipFile(made, "w", packed) as archive:
+    with zipfile.ZipFile(buffer, "w", packed) as archive:
         for name, inner in members:
             archive.writestr(zipfile.ZipInfo(name or "x"), inner, packed)
-    return made.getvalue()[:MOST_BYTES]
+    return buffer.getvalue()[:MOST_BYTES]
 
 
 def tf_records(content: bytes, draw: Random, others: Sequence[bytes] = ()) -> bytes:
-    """TFRecords with another content or another number, and right checksums."""
+    """Change TFRecords or their number, with valid checksums."""
     if draw.random() < 0.3:
         return mutated_bytes(content, draw, others)
     records, at = [], 0
@@ -258,7 +258,7 @@ def _framed(record: bytes) -> bytes:
 
 
 def _masked_crc32c(content: bytes) -> bytes:
-    """The checksum in TFRecord files."""
+    """The checksum that TFRecord files use."""
     crc = 0xFFFFFFFF
     for byte in content:
         crc ^= byte
@@ -269,7 +269,7 @@ def _masked_crc32c(content: bytes) -> bytes:
 
 
 def protobuf(content: bytes, draw: Random, others: Sequence[bytes] = (), depth: int = 0) -> bytes:
-    """A message of protocol buffers with changed fields, whose lengths are right."""
+    """Change the fields of a protocol buffer message, and update their lengths."""
     fields = _fields(content) if draw.random() < 0.8 else []
     if not fields:
         return mutated_bytes(content, draw, others)
@@ -294,8 +294,8 @@ def protobuf(content: bytes, draw: Random, others: Sequence[bytes] = (), depth: 
 
 
 def _fields(content: bytes) -> list[tuple[int, bytes]]:
-    """The fields of a message, number and wire type before each; nothing if it is none."""
-    found, at = [], 0
+    """Parse a message into (field number and wire type, value); [] if it is invalid."""
+    fields, at = [], 0
     while at < len(content):
         head, at = _read_varint(content, at)
         start = at
@@ -310,8 +310,8 @@ def _fields(content: bytes) -> list[tuple[int, bytes]]:
             return []
         if head == 0 or at > len(content):
             return []
-        found.append((head, content[start:at]))
-    return found
+        fields.append((head, content[start:at]))
+    return fields
 
 
 def _read_varint(content: bytes, at: int) -> tuple[int, int]:
@@ -325,32 +325,32 @@ def _read_varint(content: bytes, at: int) -> tuple[int, int]:
 
 
 def _varint(value: int) -> bytes:
-    made = bytearray()
+    encoded = bytearray()
     while value >= 0x80:
-        made.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    return bytes([*made, value])
+    return bytes([*encoded, value])
 
 
 def signed_archive(content: bytes, draw: Random, others: Sequence[bytes] = ()) -> bytes:
-    """Several files in one zip archive, one of them changed: a folder whose sums its reader makes right again."""
+    """Change one file in a zip archive that stands for a folder; the reader recomputes the folder's checksums."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         members = [(info.filename, archive.read(info)) for info in archive.infolist()]
     at = draw.randrange(len(members))
     name, inner = members[at]
     members[at] = (name, _BY_SUFFIX.get(Path(name).suffix, mutated_bytes)(inner, draw, others))
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w") as archive:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
         for name, inner in members:
             archive.writestr(zipfile.ZipInfo(name), inner)
-    return made.getvalue()
+    return buffer.getvalue()
 
 
 _BY_SUFFIX: dict[str, Mutation] = {".json": mutated_json, ".jsonl": mutated_json_lines}
 
 
 def compressed(suffix: str, inner: Mutation) -> Mutation:
-    """Changes of what is compressed, of the compressed bytes, or of the frames, which may be several or cut off."""
+    """Make a mutation of the uncompressed content, the compressed bytes, or the number of frames."""
     pack, unpack = _CODECS[suffix]
 
     def mutation(content: bytes, draw: Random, others: Sequence[bytes] = ()) -> bytes:
@@ -358,7 +358,7 @@ def compressed(suffix: str, inner: Mutation) -> Mutation:
             return mutated_bytes(content, draw, others)
         try:
             text = unpack(content, 4 * MOST_BYTES)
-        except Exception:  # whatever the library raises for what an earlier change has damaged
+        except Exception:  # an earlier mutation has damaged the content
             return mutated_bytes(content, draw, others)
         kind = draw.random()
         if kind < 0.05:
@@ -384,7 +384,7 @@ def _pack_zst(content: bytes) -> bytes:
 
 
 def pack(suffix: str, content: bytes) -> bytes:
-    """The content compressed as the suffix says."""
+    """Compress the content for a file with this suffix."""
     return _CODECS[suffix][0](content)
 
 

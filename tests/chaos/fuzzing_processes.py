@@ -1,8 +1,8 @@
-"""Fuzzing of every importer and reader, each in a process of its own: a part of `check_faults.py`.
+"""Fuzz every importer and reader, each in its own process: a part of `check_faults.py`.
 
-With atheris mutations are guided by the coverage of our code; without it, by what is read and by the places where
-refusals come from. A process that dies ends its reader, and counts as a failed input. Inputs that were neither read nor
-refused cleanly are kept in build/fuzzing.
+With atheris, mutations are guided by the coverage of our code; without it, by the inputs that were read and the lines
+that refuse inputs. A process that dies ends its reader and counts as a failed input. Inputs that are neither read nor
+refused cleanly are saved in build/fuzzing.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from outcomes import Row, Share, Table, require_known  # noqa: E402 (found by th
 
 FINDINGS = REPOSITORY / "build" / "fuzzing"
 _PROCESSES = min(4, os.cpu_count() or 1)
-_GRACE = 600  # seconds that a process may take longer than its time, for its start and its seeds
-# What reads files, and so is instrumented.
+_GRACE = 600  # seconds beyond its time limit that a process may take to start and read its seeds
+# The modules that read files, to be instrumented.
 _READING = [
     *(f"bertjax.{room}" for room in ("convert", "finetune.data", "input.tfrecords", "search", "storage")),
     *("bertjax.text", "bertjax.tokenization", "bertjax.config.values", "bertjax.run.checkpoint_metadata"),
 ]
-_LONGEST = 1 << 16  # bytes of an input that libFuzzer makes
-_TOLD = 2.0  # seconds between two writings of a tally
+_LONGEST = 1 << 16  # bytes of an input from libFuzzer
+_WRITE_EVERY = 2.0  # seconds between two writes of a tally
 _NOTHING = {"inputs": 0, "refused": 0, "read": 0, "slowest": 0, "memory": 0, "findings": {}}
 
 
 def try_fuzzing(table: Table, folder: Path, tries: int, share: Share, names: Collection[str] = ()) -> None:
-    """So many inputs, evenly over all readers (those of these names); a row for each. Raises ValueError for others.
+    """Try inputs, spread evenly over all or the named readers; adds a row for each reader.
 
-    Where there is a time limit, each reader has the same part of it.
+    The readers share the time limit equally. Raises ValueError for an unknown name.
     """
     from fuzzing_readers import READERS
 
@@ -80,7 +80,7 @@ def try_fuzzing(table: Table, folder: Path, tries: int, share: Share, names: Col
 
 
 class Worker:
-    """The process of one reader."""
+    """The process that fuzzes one reader."""
 
     def __init__(self, name: str, scratch: Path, inputs: int, share: Share, seconds: float) -> None:
         self._name, self._tally = name, scratch / f"{name.replace(' ', '_')}.json"
@@ -90,20 +90,20 @@ class Worker:
         command = [sys.executable, __file__, name, str(self._tally), *words]
         with self._log.open("wb") as output:
             self._process = subprocess.Popen(command, stdout=output, stderr=output)
-        self._wrong = ""
+        self._failure = ""
 
     def has_ended(self) -> bool:
-        """Whether the process has ended; it is ended if it hangs."""
+        """Whether the process has ended; kills it if it hangs."""
         if self._process.poll() is None and time.monotonic() > self._latest:
-            self._wrong = "the process hangs"
+            self._failure = "the process hangs"
             self._process.kill()
             self._process.wait()
         elif self._process.poll():
-            self._wrong = f"the process ended with {self._process.returncode}"
+            self._failure = f"the process ended with {self._process.returncode}"
         return self._process.poll() is not None
 
     def stop(self) -> None:
-        """End the process, which writes how far it came."""
+        """Terminate the process, which then writes its tally."""
         self._process.terminate()
         try:
             self._process.wait(30)
@@ -112,32 +112,33 @@ class Worker:
             self._process.wait()
 
     def row(self) -> Row:
-        """What came of its inputs; each kind of finding is printed."""
+        """Count the outcomes, and print each kind of finding."""
         tally = _NOTHING | (json.loads(self._tally.read_text()) if self._tally.exists() else {})
         findings = dict(tally["findings"])
-        if self._wrong:
-            findings[self._wrong] = str(self._kept())
+        if self._failure:
+            findings[self._failure] = str(self._save_last_input())
         for what, where in findings.items():
             print(f"FAILED {self._name}, {where}: {what}", file=sys.stderr, flush=True)
         limits = f"{tally['slowest']:.2f} s and {tally['memory'] >> 20:,} MiB at most"
         print(f"{self._name:26} {tally['inputs']:9,} inputs, {limits}", flush=True)
-        tried, clean = tally["inputs"] + bool(self._wrong), tally["refused"] + tally["read"]
+        tried, clean = tally["inputs"] + bool(self._failure), tally["refused"] + tally["read"]
         ends = Counter({end: tally[end] for end in ("refused", "read") if tally[end]})
         return Row(self._name, tried, tried - clean, ends)
 
-    def _kept(self) -> Path:
-        """Where its last input and what it printed are kept."""
+    def _save_last_input(self) -> Path:
+        """Copy the last input and the log to FINDINGS; returns the log's path."""
         FINDINGS.mkdir(parents=True, exist_ok=True)
-        kept = FINDINGS / f"{self._tally.stem}-last"
+        name = f"{self._tally.stem}-last"
         for file in self._tally.with_suffix(".folder").glob("*"):
             if file.is_file():
-                (FINDINGS / f"{kept.name}-{file.name}").write_bytes(file.read_bytes())
-        kept.with_suffix(".txt").write_bytes(self._log.read_bytes()[-20_000:])
-        return kept.with_suffix(".txt")
+                (FINDINGS / f"{name}-{file.name}").write_bytes(file.read_bytes())
+        log = FINDINGS / f"{name}.txt"
+        log.write_bytes(self._log.read_bytes()[-20_000:])
+        return log
 
 
 def main() -> None:
-    """The process of one reader: its inputs until there are enough, the time is up, or it is interrupted."""
+    """Fuzz one reader in this process, until the inputs or the time run out, or an interruption."""
     parser = argparse.ArgumentParser(description="Started by check_faults.py.")
     for name, kind in (("name", str), ("tally", Path), ("part", int), ("parts", int), ("seed", int), ("done", int)):
         parser.add_argument(name, type=kind)
@@ -159,55 +160,55 @@ def main() -> None:
     until = time.monotonic() + arguments.seconds
     share = Share(arguments.part, arguments.parts, arguments.seed, arguments.done, until)
     trial = Trial(READERS[arguments.name], arguments.tally.with_suffix(".folder"), FINDINGS)
-    numbers = share.of(range(arguments.inputs))
+    numbers = share.take(range(arguments.inputs))
     if guided:
-        _guided(trial, arguments, numbers)  # which ends the process
+        _fuzz_guided(trial, arguments, numbers)  # exits the process
     with contextlib.suppress(KeyboardInterrupt):
-        trial.run(_telling(trial, arguments.tally, numbers), arguments.seed)
-    _tell(trial, arguments.tally)
+        trial.run(_with_progress(trial, arguments.tally, numbers), arguments.seed)
+    _write_tally(trial, arguments.tally)
 
 
-def _tell(trial, file: Path) -> None:
+def _write_tally(trial, file: Path) -> None:
     partial = file.with_suffix(".partial")
     partial.write_text(json.dumps(asdict(trial.tally)))
     partial.replace(file)
 
 
-def _telling(trial, file: Path, numbers: Iterable[int]) -> Iterator[int]:
-    """The numbers; between them how far the trial is is written now and then."""
+def _with_progress(trial, file: Path, numbers: Iterable[int]) -> Iterator[int]:
+    """Yield the numbers, and write the tally every few seconds."""
     written = time.monotonic()
     for number in numbers:
         yield number
-        if time.monotonic() - written > _TOLD:
-            _tell(trial, file)
+        if time.monotonic() - written > _WRITE_EVERY:
+            _write_tally(trial, file)
             written = time.monotonic()
 
 
-def _guided(trial, arguments: argparse.Namespace, numbers: Iterator[int]) -> None:
-    """libFuzzer's loop, an input for each number: half of its mutations are ours, which know the structure."""
+def _fuzz_guided(trial, arguments: argparse.Namespace, numbers: Iterator[int]) -> None:
+    """Run libFuzzer's loop, one input per number. Half of the mutations are our structure-aware ones."""
     import atheris
 
     corpus = arguments.tally.with_suffix(".corpus")
     corpus.mkdir()
     for number, content in enumerate(trial.seeds):
         (corpus / str(number)).write_bytes(content)
-    counted = _telling(trial, arguments.tally, numbers)
+    counted = _with_progress(trial, arguments.tally, numbers)
 
-    def one(content: bytes) -> None:
+    def try_input(content: bytes) -> None:
         try:
             is_last = next(counted, None) is None
             if not is_last:
-                trial.one(content)
+                trial.try_input(content)
         except KeyboardInterrupt:
             is_last = True
         if is_last:
-            _tell(trial, arguments.tally)
+            _write_tally(trial, arguments.tally)
             os._exit(0)
 
-    def mutated(content: bytes, most: int, seed: int) -> bytes:
+    def mutate(content: bytes, most: int, seed: int) -> bytes:
         if seed % 2:
             return atheris.Mutate(content, most)
-        return trial.mutated(content, Random(seed))[:most]
+        return trial.mutate(content, Random(seed))[:most]
 
     options = [
         f"-seed={1 + arguments.seed + arguments.done * arguments.parts + arguments.part}",
@@ -222,7 +223,7 @@ def _guided(trial, arguments: argparse.Namespace, numbers: Iterator[int]) -> Non
         "-verbosity=0",
         f"-artifact_prefix={arguments.tally.parent}/",
     ]
-    atheris.Setup(["fuzzing", *options, str(corpus)], one, custom_mutator=mutated, internal_libfuzzer=True)
+    atheris.Setup(["fuzzing", *options, str(corpus)], try_input, custom_mutator=mutate, internal_libfuzzer=True)
     atheris.Fuzz()
 
 

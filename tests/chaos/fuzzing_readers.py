@@ -1,4 +1,4 @@
-"""Every importer and reader of files that others made: a line for each, with what is mutated and how."""
+"""A table of all importers and readers of foreign files, with their seeds and mutations."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ _TEXT = "The museum of drawings opened in 1877. 北京 naïve [MASK] \u0301 x"
 
 @dataclass(frozen=True)
 class Reader:
-    """A reader of one file; other files of its folder are there already.
+    """A reader of one file, in a folder of its own that also has the other files it needs.
 
-    `read` reads all that the file gives, of its path; the folder is its own. `modules` must be installed.
+    `read` takes the file's path and reads all of its content. `modules` must be installed.
     """
 
     name: str
@@ -64,16 +64,16 @@ class Reader:
     mutation: change.Mutation = change.mutated_bytes
     beside: Callable[[Path], object] = lambda folder: None  # writes the other files
     modules: tuple[str, ...] = ()
-    rate: int = 1  # inputs in the suite, as a multiple of the least
+    rate: int = 1  # number of inputs in the suite, as a multiple of the least
 
     @property
     def missing(self) -> str:
-        """The module that it needs and that is not installed."""
+        """The first required module that is not installed, or ""."""
         return next((name for name in self.modules if importlib.util.find_spec(name) is None), "")
 
 
 def _arrays(read: Callable[[Path], dict[str, np.ndarray]]) -> Read:
-    """Reads every number."""
+    """Make a reader of all array values."""
     return lambda path: [array.tobytes() for array in read(path).values()]
 
 
@@ -82,26 +82,26 @@ def _config(path: Path) -> object:
     return from_config_json(values, path), read_pad_id(values, path)
 
 
-def _used(tokenizer: Tokenizer) -> object:
-    """Encodes a text, decodes it, and computes what masking needs."""
+def _use(tokenizer: Tokenizer) -> object:
+    """Encode and decode a text, and compute the tables for masking."""
     (ids,) = tokenizer.encode_sentences([_TEXT])
     return tokenizer.decode(ids.tolist()), tokenizer.surfaces, tokenizer.is_continuation, tokenizer.fingerprint
 
 
 def _vocabulary(path: Path) -> object:
-    return _used(load_tokenizer(path, _PLAIN))
+    return _use(load_tokenizer(path, _PLAIN))
 
 
 def _folder_vocabulary(path: Path) -> object:
-    return _used(read_tokenizer(path.parent, "bert"))
+    return _use(read_tokenizer(path.parent, "bert"))
 
 
 def _pieces(path: Path) -> object:
-    return _used(read_tokenizer(path.parent, "xlm-roberta"))
+    return _use(read_tokenizer(path.parent, "xlm-roberta"))
 
 
 def _source(kind: str, **options: str) -> Read:
-    """Reads all documents of a source."""
+    """Make a reader of all documents of a source."""
 
     def read(path: Path) -> int:
         file = SourceFile(kind, str(path), **options)
@@ -113,8 +113,8 @@ def _source(kind: str, **options: str) -> Read:
 
 def _records(path: Path) -> object:
     counts = ReadCounts()
-    found = list(read_records([str(path)], None, counts))
-    return found, count_records([str(path)], None)
+    records = list(read_records([str(path)], None, counts))
+    return records, count_records([str(path)], None)
 
 
 def _tf_records(path: Path) -> object:
@@ -137,9 +137,9 @@ def _bert_config(path: Path) -> object:
 
 def _store(folder: Path) -> object:
     store = TokenStore.open(folder)
+    store.verify()
     for name in ("train", "held_out"):
         view = store.split(name)
-        view.verify()
         edges = view.document_offsets, view.sentence_offsets, view.works
         starts = edges[1][:-1]
         view.tokens(starts, np.diff(edges[1]))
@@ -147,8 +147,8 @@ def _store(folder: Path) -> object:
 
 
 def _store_archive(path: Path) -> object:
-    """The store in an archive, the digests in its manifest those of its files."""
-    folder = _unpacked(path)
+    """Read the store in an archive, after updating the digests in its manifest."""
+    folder = _unpack(path)
     with contextlib.suppress(*_IN_A_MANIFEST):
         manifest = json.loads((folder / "manifest.json").read_bytes())
         for split in manifest["splits"].values():
@@ -163,11 +163,11 @@ def _store_archive(path: Path) -> object:
     return _store(folder)
 
 
-_IN_A_MANIFEST = (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError)  # of one that was changed
+_IN_A_MANIFEST = (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError)  # from a mutated manifest
 
 
-def _unpacked(path: Path) -> Path:
-    """The folder with the members of an archive that we made ourselves."""
+def _unpack(path: Path) -> Path:
+    """Extract an archive that we wrote ourselves."""
     folder = path.with_suffix("")
     folder.mkdir(exist_ok=True)
     with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as archive:
@@ -180,7 +180,7 @@ def _run_config(path: Path) -> object:
     try:
         return from_dict(read_json(path))
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None  # as every caller names it
+        raise ValueError(f"{path}: {error}") from None  # every caller adds the path
 
 
 def _metadata(path: Path) -> object:
@@ -208,10 +208,9 @@ def _sums(path: Path) -> object:
 
 
 def _readers() -> Iterator[Reader]:
-    """The table."""
     lines, js, jsonl, raw = change.mutated_lines, change.mutated_json, change.mutated_json_lines, change.mutated_bytes
     torch = partial(Reader, file="pytorch_model.bin", read=_arrays(read_torch_tensors), modules=("torch",))
-    yield torch("torch zip", seeds=partial(seeds.torch, zipped=True), mutation=change.members_of_a_zip, rate=2)
+    yield torch("torch zip", seeds=partial(seeds.torch, zipped=True), mutation=change.zip_members, rate=2)
     yield torch("torch legacy", seeds=partial(seeds.torch, zipped=False), rate=2)
     yield Reader(
         "safetensors", "model.safetensors", _arrays(read_safetensors), seeds.safetensors, change.safetensors, rate=2
@@ -300,7 +299,7 @@ def _readers() -> Iterator[Reader]:
     yield Reader("web page", "a.html", _source("html"), seeds.pages, lines, modules=("trafilatura",))
     yield Reader("PDF", "a.pdf", _source("pdf"), seeds.pdfs, lines, modules=("pypdf",))
     yield Reader(
-        "Word document", "a.docx", _source("docx"), seeds.word_documents, change.members_of_a_zip, modules=("docx",)
+        "Word document", "a.docx", _source("docx"), seeds.word_documents, change.zip_members, modules=("docx",)
     )
     yield Reader("WikiExtractor", "wiki_00", _source("wikiextractor"), seeds.extracted, jsonl)
     columns = {"modules": ("pyarrow",)}
@@ -308,13 +307,13 @@ def _readers() -> Iterator[Reader]:
     yield Reader("Arrow file", "a.arrow", _source("parquet"), partial(seeds.arrow, stream=False), raw, **columns)
     yield Reader("Arrow stream", "a.arrow", _source("parquet"), partial(seeds.arrow, stream=True), raw, **columns)
     yield Reader("table Parquet", "a.parquet", _rows, seeds.parquet, raw, **columns)
-    for suffix, made, mutation in (
+    for suffix, make_seeds, mutation in (
         (".csv", seeds.csv, lines),
         (".tsv", seeds.tsv, lines),
         (".json", seeds.json_table, js),
         (".jsonl", seeds.json_lines, jsonl),
     ):
-        yield Reader(f"table {suffix}", f"train{suffix}", _rows, made, mutation)
+        yield Reader(f"table {suffix}", f"train{suffix}", _rows, make_seeds, mutation)
     yield Reader("table .csv.gz", "train.csv.gz", _rows, seeds.packed_table, change.compressed(".gz", lines))
     yield Reader("SQuAD", "train.json", lambda path: read_questions(path, True), seeds.questions, js)
     yield Reader(

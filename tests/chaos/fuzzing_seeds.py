@@ -1,4 +1,4 @@
-"""Files that every reader takes: small ones of each kind, which mutations begin with."""
+"""Small valid files for each reader, from which mutations start."""
 
 from __future__ import annotations
 
@@ -58,51 +58,51 @@ def _tokenizer(kind: str) -> Tokenizer:
 
 def tokenizer(kind: str, name: str) -> list[bytes]:
     """A file of a trained tokenizer."""
-    made = _tokenizer(kind)
-    content = tokenizer_texts(made, 32, "roberta" if kind == "byte_bpe" else "bert")
-    found = made.files.get(name, content.get(name, ""))
-    return [found.encode() if isinstance(found, str) else found]
+    trained = _tokenizer(kind)
+    texts = tokenizer_texts(trained, 32, "roberta" if kind == "byte_bpe" else "bert")
+    content = trained.files.get(name, texts.get(name, ""))
+    return [content.encode() if isinstance(content, str) else content]
 
 
 def beside_tokenizer(kind: str, name: str, folder: Path) -> None:
-    """Write a file that the mutated one needs."""
+    """Write the file that accompanies the mutated one."""
     (folder / name).write_bytes(tokenizer(kind, name)[0])
 
 
 def entity_map() -> list[bytes]:
-    """Surface forms and tokens."""
+    """An entity map from surface forms to tokens."""
     return ["Zürich\tmuseum\nQuébécois\tschool\nGöteborg\tthe\n".encode()]
 
 
 def numbered_pieces() -> list[bytes]:
-    """A SentencePiece model in the library's own order."""
+    """A SentencePiece model with the library's own token order."""
     import sentencepiece
 
-    made = io.BytesIO()
+    buffer = io.BytesIO()
     sentences = iter([line for line in TEXT.split("\n") if line] * 3)
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=sentences, model_writer=made, vocab_size=60, hard_vocab_limit=False, minloglevel=2
+        sentence_iterator=sentences, model_writer=buffer, vocab_size=60, hard_vocab_limit=False, minloglevel=2
     )
-    return [made.getvalue()]
+    return [buffer.getvalue()]
 
 
 def torch(*, zipped: bool) -> list[bytes]:
-    """State dicts in either format, plain and one level down."""
+    """State dicts in either format, plain and nested."""
     import torch
 
     big = torch.arange(24, dtype=torch.float32).reshape(2, 3, 4)
     tensors = {"plain": big, "turned": big[1].T, "part": big[:, 1:, ::2], "scalar": torch.tensor(3.5)}
     tensors |= {"empty": torch.zeros(0, 4), "half": torch.ones(2, dtype=torch.bfloat16), "ids": torch.arange(5)}
     contents = []
-    for saved in (tensors, {"state_dict": {"p": torch.nn.Parameter(torch.ones(2, 2))}}):
-        made = io.BytesIO()
-        torch.save(saved, made, _use_new_zipfile_serialization=zipped)
-        contents.append(made.getvalue())
+    for state_dict in (tensors, {"state_dict": {"p": torch.nn.Parameter(torch.ones(2, 2))}}):
+        buffer = io.BytesIO()
+        torch.save(state_dict, buffer, _use_new_zipfile_serialization=zipped)
+        contents.append(buffer.getvalue())
     return contents
 
 
 def safetensors() -> list[bytes]:
-    """Two tensors, and none."""
+    """A file with two tensors, and one without."""
     arrays = {"a.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones(4, np.int64)}
     header, data = {"__metadata__": {"format": "pt"}}, b""
     for name, array in arrays.items():
@@ -124,16 +124,16 @@ def _with_header(header: Any) -> bytes:
 def configs() -> list[bytes]:
     """`config.json` of every family."""
     special = {"pad": 1, "cls": 0, "sep": 2}
-    made = []
+    contents = []
     for family in FAMILIES.values():
         if family.huggingface:
             values = to_config_json(family.presets["base"], special) | {"architectures": ["BertForMaskedLM"]}
-            made.append(json.dumps(values).encode())
-    return made
+            contents.append(json.dumps(values).encode())
+    return contents
 
 
 def bert_configs() -> list[bytes]:
-    """`bert_config.json`."""
+    """A `bert_config.json`."""
     return [
         json.dumps(
             {
@@ -148,7 +148,7 @@ def bert_configs() -> list[bytes]:
 
 
 def run_configs() -> list[bytes]:
-    """The config of a run, and of a fine-tuning."""
+    """The configs of a pretraining and a fine-tuning run."""
     from bertjax.config import FinetuneConfig
 
     return [json.dumps(to_dict(config)).encode() for config in (Config(name="run"), FinetuneConfig(name="task"))]
@@ -171,23 +171,23 @@ def metadata() -> list[bytes]:
 
 
 def similar_words() -> list[bytes]:
-    """Words of the vocabulary."""
+    """A table of similar words."""
     return [b"the\tof\tand\nmuseum\tdrawings\tschool\nopened\tare\n"]
 
 
 def word_vectors() -> list[bytes]:
-    """word2vec's text format with and without its first line."""
+    """word2vec's text format with and without a header."""
     rows = "the 0.5 -1 2e-3\nof 1 2 3\n\u00e9t\u00e9 0 0 1\n".encode()
     return [b"3 3\n" + rows, rows]
 
 
 def texts() -> list[bytes]:
-    """Running text; with a byte order mark, other line ends and long lines."""
+    """Plain text; text with a byte order mark and CRLF; a long line."""
     return [TEXT.encode(), b"\xef\xbb\xbf" + TEXT.replace("\n", "\r\n").encode(), b"word " * 500]
 
 
 def packed(suffix: str) -> list[bytes]:
-    """Text compressed, in one frame and in two."""
+    """Compressed text in one frame and in two."""
     one = change.pack(suffix, TEXT.encode())
     return [one, one + change.pack(suffix, b"And more.\n")]
 
@@ -226,7 +226,7 @@ def dumps() -> list[bytes]:
 
 
 def multistream() -> list[bytes]:
-    """The same in several streams, and in one."""
+    """The same dump, compressed in several streams and in one."""
     parts = [_HEAD, *(_PAGE.format(number) for number in range(3)), "</mediawiki>\n"]
     return [b"".join(bz2.compress(part.encode(), 1) for part in parts), bz2.compress(dumps()[0], 1)]
 
@@ -244,7 +244,7 @@ def _table() -> Any:
 
 
 def parquet() -> list[bytes]:
-    """Columns plain, with a dictionary, and compressed."""
+    """Parquet files with plain, dictionary-encoded and compressed columns."""
     from pyarrow import parquet as pq
 
     contents = []
@@ -253,28 +253,28 @@ def parquet() -> list[bytes]:
         {"compression": "snappy"},
         {"compression": "zstd", "data_page_version": "2.0"},
     ):
-        made = io.BytesIO()
-        pq.write_table(_table(), made, **options)
-        contents.append(made.getvalue())
+        buffer = io.BytesIO()
+        pq.write_table(_table(), buffer, **options)
+        contents.append(buffer.getvalue())
     return contents
 
 
 def arrow(*, stream: bool) -> list[bytes]:
-    """Arrow IPC."""
+    """Arrow IPC files or streams."""
     import pyarrow as pa
 
     contents = []
     for compression in (None, "zstd"):
-        made = io.BytesIO()
+        buffer = io.BytesIO()
         options = pa.ipc.IpcWriteOptions(compression=compression)
-        with (pa.ipc.new_stream if stream else pa.ipc.new_file)(made, _table().schema, options=options) as writer:
+        with (pa.ipc.new_stream if stream else pa.ipc.new_file)(buffer, _table().schema, options=options) as writer:
             writer.write_table(_table())
-        contents.append(made.getvalue())
+        contents.append(buffer.getvalue())
     return contents
 
 
 def csv() -> list[bytes]:
-    """With and without quotes."""
+    """CSV with and without quotes."""
     return [
         b'text,label,id\n"one, ""two""",a,1\nthree,b,2\n"four\nfive",a,3\n',
         b"\xef\xbb\xbflabel,text\r\na,one\r\nb,two\r\n",
@@ -282,12 +282,12 @@ def csv() -> list[bytes]:
 
 
 def pages() -> list[bytes]:
-    """A web page in UTF-8, and one in the encoding that it names."""
+    """A web page in UTF-8, and one in the encoding that it declares."""
     return [PAGE.format(charset=name, text="A naïve café. " * 9).encode(name) for name in ("utf-8", "cp1252")]
 
 
 def pdfs() -> list[bytes]:
-    """Two pages with a header and a divided word, as they are and with compressed streams."""
+    """Two pages with a header and a hyphenated word, uncompressed and compressed."""
     from pypdf import PdfWriter
 
     plain = pdf_file(
@@ -302,7 +302,7 @@ def pdfs() -> list[bytes]:
 
 
 def word_documents() -> list[bytes]:
-    """Paragraphs and a table, as Word packs them and without compression."""
+    """A document with paragraphs and a table, compressed and uncompressed."""
     content = docx_file("The museum opened in 1877.", "Its café is naïve.")
     stored = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(content)) as source, zipfile.ZipFile(stored, "w") as target:
@@ -313,12 +313,12 @@ def word_documents() -> list[bytes]:
 
 
 def tsv() -> list[bytes]:
-    """A header and rows."""
+    """A tab-separated table."""
     return [b'text\tlabel\tid\none "two\ta\t1\nthree\tb\t2\n']
 
 
 def json_table() -> list[bytes]:
-    """A list of objects, and an object of them."""
+    """A list of objects, and an object whose values are objects."""
     rows = [{"text": "one", "label": "a", "id": 1}, {"text": "two", "label": 0.5, "id": "x"}]
     return [json.dumps(rows).encode(), json.dumps({str(number): row for number, row in enumerate(rows)}).encode()]
 
@@ -374,12 +374,12 @@ def treebank() -> list[bytes]:
 
 
 def judgements() -> list[bytes]:
-    """BEIR's and TREC's."""
+    """Relevance judgements in BEIR's and TREC's format."""
     return [b"query-id\tcorpus-id\tscore\nq1\td1\t1\nq1\td2\t0\n", b"1 0 d1 1\n1 0 d2 -1\n"]
 
 
 def documents() -> list[bytes]:
-    """BEIR's corpus."""
+    """A corpus in BEIR's format."""
     return [b'{"_id": "1", "title": "A", "text": "one"}\n{"_id": 2, "text": "two"}\n{"text": "three"}\n']
 
 
@@ -425,15 +425,15 @@ def store_archive() -> list[bytes]:
 
 
 def _archived(files: dict[str, bytes]) -> bytes:
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w") as archive:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
         for name, content in files.items():
             archive.writestr(zipfile.ZipInfo(name), content)
-    return made.getvalue()
+    return buffer.getvalue()
 
 
 def tf_records() -> list[bytes]:
-    """Two rows of google-research/bert."""
+    """Two examples in the format of google-research/bert."""
     import tensorflow as tf
 
     def example(label: int) -> bytes:
@@ -445,9 +445,9 @@ def tf_records() -> list[bytes]:
             "masked_lm_ids": [7, 0],
             "next_sentence_labels": [label],
         }
-        made = {key: tf.train.Feature(int64_list=tf.train.Int64List(value=value)) for key, value in ints.items()}
-        made["masked_lm_weights"] = tf.train.Feature(float_list=tf.train.FloatList(value=[1.0, 0.0]))
-        return tf.train.Example(features=tf.train.Features(feature=made)).SerializeToString(deterministic=True)
+        features = {key: tf.train.Feature(int64_list=tf.train.Int64List(value=value)) for key, value in ints.items()}
+        features["masked_lm_weights"] = tf.train.Feature(float_list=tf.train.FloatList(value=[1.0, 0.0]))
+        return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString(deterministic=True)
 
     return [b"".join(change._framed(example(label)) for label in (0, 1))]
 

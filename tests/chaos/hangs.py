@@ -1,7 +1,7 @@
-"""Processes that stop or vanish, networks that drop packets, and disks and clocks that fail, during real runs.
+"""Stop and kill processes, drop packets, and make disks and clocks fail, during real runs.
 
-Each trial ends in time, with the documented exit code and a message that names the cause; the same command, started
-again, ends with the bits of an undisturbed run.
+Each trial must end in time, with the documented exit code and a message that names the cause. The same command, started
+again, must end with the same bits as an undisturbed run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 import crash_points
 from generated_corpus import write_corpus
 from outcomes import Share, Table, require_known
-from random_kills import FEW_STEPS, prepare_command, stores_of
+from random_kills import FEW_STEPS, prepare_command, store_digests
 from several_processes import Group, as_keys, free_port, surroundings
 from tiny_runs import checkpoints, command, digests, finish, write_recipe
 
@@ -33,29 +33,29 @@ from bertjax.text.corpus import UNIT_BYTES
 
 NOTICED = 75  # seconds from the fault to the end of every process
 AGAIN = 75  # exit code: start the same command again
-_USUAL = 120  # seconds that a run takes at most on a loaded machine
-READ_ONLY_FROM = 6  # of failing_calls.c
-_JOINING = 30  # seconds in which all processes must connect, in the trial where one does not
+_USUAL = 120  # maximum seconds of a run on a loaded machine
+READ_ONLY_FROM = 6  # in failing_calls.c
+_JOINING = 30  # seconds to connect, in the trial with an absent process
 _STARTED, _STEPPING, _EVALUATING = "token store", "pretraining  4 /", "pretraining  8 /"
 _IS_ROOT = sys.platform == "linux" and os.geteuid() == 0
 
 
 class Failure(Exception):
-    """What is wrong in a trial."""
+    """A trial failed."""
 
 
 class Runs:
-    """The runs of the trials, of one recipe and one corpus, and their undisturbed results."""
+    """Starts the runs of the trials, with one recipe and one corpus, and caches undisturbed results."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.draw = folder, random.Random(0)
         self._recipe, self._source = write_recipe(folder), write_corpus(folder / "corpus.txt", 100)
         self._expected: dict[int, dict[str, str]] = {}
         self._number = 0
-        self.library = None if crash_points.MISSING else crash_points.built(folder)
+        self.library = None if crash_points.MISSING else crash_points.build_library(folder)
 
-    def place(self) -> Path:
-        """A run's directory that is not there yet."""
+    def new_run_dir(self) -> Path:
+        """The path of a run directory that does not exist yet."""
         self._number += 1
         return self.folder / f"run-{self._number}" / "run"
 
@@ -69,16 +69,16 @@ class Runs:
         return Group(self.command(run_dir, *more), count, run_dir.with_suffix(f".{time.monotonic_ns()}.log"))
 
     def expected(self, count: int) -> dict[str, str]:
-        """Digests of the arrays of an undisturbed run of so many processes."""
+        """Digests of the arrays of an undisturbed run with `count` processes."""
         if count not in self._expected:
-            whole = self.place()
-            with self.group(whole, count) as group:
+            undisturbed = self.new_run_dir()
+            with self.group(undisturbed, count) as group:
                 group.finish()
-            self._expected[count] = digests(whole)
+            self._expected[count] = digests(undisturbed)
         return self._expected[count]
 
     def prepare(self, root: Path, workers: int) -> list[str]:
-        """The command line that prepares a store below a root, of files that are a unit of work each."""
+        """The command line that prepares a store from files that are each a unit of work."""
         files = self.folder / "files"
         if not files.exists():
             files.mkdir()
@@ -90,52 +90,49 @@ class Runs:
 
     @functools.cached_property
     def stores(self) -> Any:
-        """What a single process that nothing disturbs prepares."""
-        whole = self.place()
-        finish(self.prepare(whole, 1), _log_of(whole))
-        return stores_of(whole)
+        """Digests of the stores that a single undisturbed process prepares."""
+        root = self.new_run_dir()
+        finish(self.prepare(root, 1), _log_path(root))
+        return store_digests(root)
 
     def alone(self, run_dir: Path, **environment: str) -> subprocess.Popen[bytes]:
-        """Start a process in an interpreter of its own, with the library that makes calls fail."""
+        """Start a run in a new interpreter, with the library that makes calls fail."""
         run_dir.parent.mkdir(parents=True, exist_ok=True)
-        surrounding = os.environ | surroundings(devices=1) | {"LD_PRELOAD": str(self.library)} | environment
+        variables = os.environ | surroundings(devices=1) | {"LD_PRELOAD": str(self.library)} | environment
         with run_dir.with_suffix(".log").open("ab") as log:
-            return subprocess.Popen(self.command(run_dir), stdout=log, stderr=log, env=surrounding)
+            return subprocess.Popen(self.command(run_dir), stdout=log, stderr=log, env=variables)
 
     def resume(self, run_dir: Path, count: int) -> None:
-        """Run to the end, and compare."""
-        self._finish(run_dir, count)
-        if digests(run_dir) != self.expected(count):
-            raise Failure("resumed, it has other bits")
-
-    def _finish(self, run_dir: Path, count: int) -> None:
+        """Run to the end, and compare with an undisturbed run."""
         if count == 1:
             finish(self.command(run_dir), run_dir.with_suffix(".resumed.log"))
-            return
-        with self.group(run_dir, count) as group:
-            group.finish()
+        else:
+            with self.group(run_dir, count) as group:
+                group.finish()
+        if digests(run_dir) != self.expected(count):
+            raise Failure("the resumed run has different bits")
 
 
-def require(condition: object, what: str) -> None:
-    """Raise Failure unless it holds."""
+def require(condition: object, message: str) -> None:
+    """Raise Failure unless the condition holds."""
     if not condition:
-        raise Failure(what)
+        raise Failure(message)
 
 
 def wait_for(text: str, log: Path, process: subprocess.Popen[bytes], seconds: float = 900) -> None:
-    """Until a process has printed something."""
+    """Wait until a process has printed the text."""
     deadline = time.monotonic() + seconds
     while text not in log.read_text(errors="replace"):
-        require(process.poll() is None and time.monotonic() < deadline, f"{text!r} was not printed: {_end_of(log)}")
+        require(process.poll() is None and time.monotonic() < deadline, f"{text!r} was not printed: {_tail(log)}")
         time.sleep(0.05)
 
 
-def _end_of(log: Path) -> str:
+def _tail(log: Path) -> str:
     return log.read_text(errors="replace")[-1500:]
 
 
-def in_a_save(group: Group, run_dir: Path) -> None:
-    """Until the files of a checkpoint are being written."""
+def wait_for_save(group: Group, run_dir: Path) -> None:
+    """Wait until the files of a checkpoint are being written."""
     deadline = time.monotonic() + 300
     while not any(run_dir.glob("checkpoints/*.orbax-checkpoint-tmp*")):
         require(group.ended() == [None, None] and time.monotonic() < deadline, f"no save was seen: {group.output()}")
@@ -145,13 +142,13 @@ def in_a_save(group: Group, run_dir: Path) -> None:
 def lost_process(
     number: signal.Signals, victim: int, moment: str | Callable[[Group, Path], None]
 ) -> Callable[[Runs], str]:
-    """A trial: one of two processes gets a signal at a moment; one that is stopped goes on when the other has ended.
+    """Make a trial: send a signal to one of two processes; a stopped one continues once the other has ended.
 
-    The moment is a text that process 0 has printed, or waits for something else.
+    `moment` is a text that process 0 prints, or a function that waits.
     """
 
     def trial(runs: Runs) -> str:
-        run_dir = runs.place()
+        run_dir = runs.new_run_dir()
         with runs.group(run_dir) as group:
             if isinstance(moment, str):
                 group.wait_for(moment)
@@ -162,9 +159,9 @@ def lost_process(
             while group.ended()[1 - victim] is None and time.monotonic() < sent + NOTICED:
                 time.sleep(0.05)
             took = time.monotonic() - sent
-            code, said = group.ended()[1 - victim], group.logs[1 - victim]
-            require(code == AGAIN, f"the other process: exit code {code} after {took:.0f} s: {said[-1500:]}")
-            require(f"lost process {victim}" in said, f"it is not named: {said[-1500:]}")
+            code, output = group.ended()[1 - victim], group.logs[1 - victim]
+            require(code == AGAIN, f"the other process: exit code {code} after {took:.0f} s: {output[-1500:]}")
+            require(f"lost process {victim}" in output, f"the lost process is not named: {output[-1500:]}")
             if number == signal.SIGSTOP:
                 group.send(victim, signal.SIGCONT)
                 codes = group.wait(NOTICED)
@@ -176,25 +173,25 @@ def lost_process(
 
 
 def absent_process(runs: Runs) -> str:
-    """One of two processes is stopped before it connects; the other one names it and ends."""
-    run_dir = runs.place()
+    """Stop one of two processes before it connects; the other must name it and end."""
+    run_dir = runs.new_run_dir()
     with runs.group(run_dir, 2, "--hosts.join-seconds", str(_JOINING)) as group:
         group.send(1, signal.SIGSTOP)
         sent = time.monotonic()
         while group.ended()[0] is None and time.monotonic() < sent + NOTICED:
             time.sleep(0.05)
-        took, code, said = time.monotonic() - sent, group.ended()[0], group.logs[0]
-        require(code == 1, f"process 0: exit code {code} after {took:.0f} s: {said[-1500:]}")
-        require("of 2 processes, 1 did not connect" in said, f"process 1 is not named: {said[-1500:]}")
+        took, code, output = time.monotonic() - sent, group.ended()[0], group.logs[0]
+        require(code == 1, f"process 0: exit code {code} after {took:.0f} s: {output[-1500:]}")
+        require("of 2 processes, 1 did not connect" in output, f"process 1 is not named: {output[-1500:]}")
         group.send(1, signal.SIGCONT)
     runs.resume(run_dir, 2)
     return f"named after {_about(took)}"
 
 
 def stopped_worker(runs: Runs) -> str:
-    """A worker process of `prepare` is stopped at a random moment; the store is that of a single process in the end."""
-    root, expected = runs.place(), runs.stores
-    log = _log_of(root)
+    """Stop a worker of `prepare` at a random moment; the final store must equal a single process's."""
+    root, expected = runs.new_run_dir(), runs.stores
+    log = _log_path(root)
     with log.open("wb") as output:
         process = subprocess.Popen(runs.prepare(root, 2), stdout=output, stderr=output, start_new_session=True)
     try:
@@ -202,27 +199,27 @@ def stopped_worker(runs: Runs) -> str:
         code = process.wait(NOTICED)
         took = time.monotonic() - sent
     except subprocess.TimeoutExpired:
-        raise Failure(f"still running after {NOTICED} s: {_end_of(log)}") from None
+        raise Failure(f"still running after {NOTICED} s: {_tail(log)}") from None
     finally:
         process.kill()
         process.wait()
     if code == 0:
-        require(took < NOTICED / 3, f"a worker without work held it up for {took:.0f} s")
+        require(took < NOTICED / 3, f"an idle worker delayed the end by {took:.0f} s")
     else:
-        require(code == AGAIN, f"exit code {code} after {took:.0f} s: {_end_of(log)}")
-        require(f"worker process {worker} is stopped" in _end_of(log), f"it is not named: {_end_of(log)}")
+        require(code == AGAIN, f"exit code {code} after {took:.0f} s: {_tail(log)}")
+        require(f"worker process {worker} is stopped" in _tail(log), f"the worker is not named: {_tail(log)}")
     finish(runs.prepare(root, 2), log)
-    require(stores_of(root) == expected, f"other stores: {stores_of(root)}")
+    require(store_digests(root) == expected, f"different stores: {store_digests(root)}")
     return f"named after {_about(took)}" if code else "it had no work left"
 
 
 def _stop_a_worker(process: subprocess.Popen[bytes], log: Path, delay: float) -> int:
-    """Stop one of the processes that multiprocessing has spawned for a process, so long after the first of them."""
-    tasks, until = Path(f"/proc/{process.pid}/task/{process.pid}/children"), None
+    """Stop a multiprocessing worker of a process, `delay` seconds after the first one starts; returns its pid."""
+    children, until = Path(f"/proc/{process.pid}/task/{process.pid}/children"), None
     while True:
-        require(process.poll() is None, f"it ended before one of its workers was stopped: {_end_of(log)}")
-        for child in tasks.read_text().split():
-            with contextlib.suppress(OSError):  # it ended
+        require(process.poll() is None, f"the process ended before a worker could be stopped: {_tail(log)}")
+        for child in children.read_text().split():
+            with contextlib.suppress(OSError):  # the worker has ended
                 if b"spawn_main" not in Path(f"/proc/{child}/cmdline").read_bytes():
                     continue
                 until = until or time.monotonic() + delay
@@ -233,8 +230,8 @@ def _stop_a_worker(process: subprocess.Popen[bytes], log: Path, delay: float) ->
 
 
 def dropped_packets(runs: Runs) -> str:
-    """Two hosts, each a network namespace, and a bridge between them that forwards nothing any more."""
-    run_dir, port = runs.place(), free_port()
+    """Cut the bridge between two hosts, each in its own network namespace."""
+    run_dir, port = runs.new_run_dir(), free_port()
     run_dir.parent.mkdir(parents=True)
     with hosts(run_dir.parent) as (enter, cut):
         logs = [run_dir.with_suffix(f".{number}.log") for number in (0, 1)]
@@ -242,9 +239,9 @@ def dropped_packets(runs: Runs) -> str:
         for number, log in enumerate(logs):
             words = runs.command(run_dir, *as_keys(number, 2, f"10.77.0.1:{port}"))
             with log.open("wb") as output:
-                surrounding = os.environ | surroundings(devices=1)
+                variables = os.environ | surroundings(devices=1)
                 processes.append(
-                    subprocess.Popen([*enter(number), *words], stdout=output, stderr=output, env=surrounding)
+                    subprocess.Popen([*enter(number), *words], stdout=output, stderr=output, env=variables)
                 )
         try:
             wait_for(_STEPPING, logs[0], processes[0])
@@ -253,30 +250,30 @@ def dropped_packets(runs: Runs) -> str:
             codes = [process.wait(max(1, begun + NOTICED - time.monotonic())) for process in processes]
             took = time.monotonic() - begun
         except subprocess.TimeoutExpired:
-            raise Failure(f"still running after {NOTICED} s: {[_end_of(log) for log in logs]}") from None
+            raise Failure(f"still running after {NOTICED} s: {[_tail(log) for log in logs]}") from None
         finally:
             for process in processes:
                 process.kill()
                 process.wait()
         for number, log in enumerate(logs):
-            said = log.read_text(errors="replace")
-            require(codes[number] == AGAIN, f"process {number}: exit code {codes[number]}: {said[-1500:]}")
-            require(f"lost process {1 - number}" in said, f"process {number} does not name the other: {said[-1500:]}")
+            text = log.read_text(errors="replace")
+            require(codes[number] == AGAIN, f"process {number}: exit code {codes[number]}: {text[-1500:]}")
+            require(f"lost process {1 - number}" in text, f"process {number} does not name the other: {text[-1500:]}")
     runs.resume(run_dir, 2)
     return f"named after {_about(took)}"
 
 
 @contextlib.contextmanager
 def hosts(folder: Path) -> Iterator[tuple[Callable[[int], list[str]], Callable[[], None]]]:
-    """Two network namespaces and a bridge: (the words before a command to run it on a host, cut the network)."""
+    """Create two network namespaces and a bridge. Yields (make the command prefix of a host, cut the network)."""
     mark = f"bj{os.getpid() % 10_000}"
     bridge, names = f"{mark}b", [f"{mark}h0", f"{mark}h1"]
 
     def ip(*words: str, within: str = bridge) -> None:
         subprocess.run(["ip", "-n", within, *words], check=True, capture_output=True)
 
-    listed = folder / "hosts"
-    listed.write_text("127.0.0.1 localhost\n10.77.0.1 host-0\n10.77.0.2 host-1\n")
+    host_table = folder / "hosts"
+    host_table.write_text("127.0.0.1 localhost\n10.77.0.1 host-0\n10.77.0.2 host-1\n")
     for name in (bridge, *names):
         subprocess.run(["ip", "netns", "add", name], check=True)
     try:
@@ -290,10 +287,10 @@ def hosts(folder: Path) -> Iterator[tuple[Callable[[int], list[str]], Callable[[
                 ip("link", "set", link, "up", within=name)
 
         def enter(number: int) -> list[str]:
-            called = f'hostname host-{number}; mount --bind {listed} /etc/hosts; exec "$@"'
-            return ["ip", "netns", "exec", names[number], "unshare", "-m", "-u", "sh", "-c", called, "host"]
+            script = f'hostname host-{number}; mount --bind {host_table} /etc/hosts; exec "$@"'
+            return ["ip", "netns", "exec", names[number], "unshare", "-m", "-u", "sh", "-c", script, "host"]
 
-        # The links stay up, so that nobody is notified.
+        # The links stay up, so that no process gets an error.
         yield enter, lambda: ip("link", "set", "port1", "nomaster")
     finally:
         for name in (bridge, *names):
@@ -301,44 +298,44 @@ def hosts(folder: Path) -> Iterator[tuple[Callable[[int], list[str]], Callable[[
 
 
 def full_disk(runs: Runs) -> str:
-    """The run's directory is on a disk that a part of its files fills."""
-    run_dir = runs.place()
-    whole = runs.place()
-    finish(runs.command(whole), _log_of(whole))
-    needed = sum(path.stat().st_size for path in whole.rglob("*") if path.is_file())
+    """Put the run directory on a disk that is too small for its files."""
+    run_dir = runs.new_run_dir()
+    undisturbed = runs.new_run_dir()
+    finish(runs.command(undisturbed), _log_path(undisturbed))
+    needed = sum(path.stat().st_size for path in undisturbed.rglob("*") if path.is_file())
     with mounted(run_dir, runs.draw.randint(100_000, needed)) as grow:
         with runs.group(run_dir, 1) as group:
             begun = time.monotonic()
             (code,) = group.wait(_USUAL + NOTICED)
-            took, said = time.monotonic() - begun, group.logs[0]
+            took, output = time.monotonic() - begun, group.logs[0]
         if code == 0:
             return "it fitted"
-        last = next((line for line in reversed(said.splitlines()) if line.strip()), "")
-        require(code == 1, f"exit code {code}: {said[-1500:]}")
+        last = next((line for line in reversed(output.splitlines()) if line.strip()), "")
+        require(code == 1, f"exit code {code}: {output[-1500:]}")
         names_it = any(
-            text in said for text in (*_messages(errno.ENOSPC), "bytes and the disk has", "free on the disk")
+            text in output for text in (*_messages(errno.ENOSPC), "bytes and the disk has", "free on the disk")
         )
-        require(names_it and "Traceback" not in said, f"it does not say that the disk is full: {said[-1500:]}")
-        require(took < _USUAL + NOTICED, f"it ended after {took:.0f} s: {last}")
-        saved = [name for name in checkpoints(run_dir) if name.isdecimal()]
+        require(names_it and "Traceback" not in output, f"the full disk is not reported: {output[-1500:]}")
+        require(took < _USUAL + NOTICED, f"the run ended after {took:.0f} s: {last}")
+        has_checkpoint = any(name.isdecimal() for name in checkpoints(run_dir))
         grow()
         runs.resume(run_dir, 1)
-    return "resumed from a checkpoint" if saved else "started anew"
+    return "resumed from a checkpoint" if has_checkpoint else "started anew"
 
 
 def _messages(number: int) -> tuple[str, str]:
-    """What a command says of an error of the system: the system's own words in Orbax's errors, else ours."""
+    """The texts that report a system error: the system's message in Orbax's errors, and ours."""
     return os.strerror(number), ADVICE[number][0]
 
 
-def _log_of(run_dir: Path) -> Path:
+def _log_path(run_dir: Path) -> Path:
     run_dir.parent.mkdir(parents=True, exist_ok=True)
     return run_dir.with_suffix(".log")
 
 
 @contextlib.contextmanager
 def mounted(folder: Path, size: int) -> Iterator[Callable[[], None]]:
-    """A small disk in memory at a folder; yields what makes it large."""
+    """Mount a small in-memory disk at a folder; yields a function that enlarges it."""
     folder.mkdir(parents=True, exist_ok=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], check=True)
     try:
@@ -348,13 +345,13 @@ def mounted(folder: Path, size: int) -> Iterator[Callable[[], None]]:
 
 
 def read_only(runs: Runs) -> str:
-    """From a random system call on every change below the run's directory is refused, as on a disk with errors."""
-    counted, run_dir = runs.folder / "counted", runs.place()
+    """Make the run directory read-only from a random system call on, as a disk with errors does."""
+    counted, run_dir = runs.folder / "counted", runs.new_run_dir()
     if not counted.exists():
-        whole = runs.place()
-        keys = {"FAILING_BELOW": str(whole), "FAILING_CALL": "-1", "FAILING_HOW": "0", "FAILING_COUNTED": str(counted)}
-        code = runs.alone(whole, **keys).wait(300)
-        require(code == 0, f"undisturbed: exit code {code}: {_end_of(whole.with_suffix('.log'))}")
+        first = runs.new_run_dir()
+        keys = {"FAILING_BELOW": str(first), "FAILING_CALL": "-1", "FAILING_HOW": "0", "FAILING_COUNTED": str(counted)}
+        code = runs.alone(first, **keys).wait(300)
+        require(code == 0, f"undisturbed: exit code {code}: {_tail(first.with_suffix('.log'))}")
     call = runs.draw.randrange(int(counted.read_text()))
     keys = {"FAILING_BELOW": str(run_dir), "FAILING_CALL": str(call), "FAILING_HOW": str(READ_ONLY_FROM)}
     process = runs.alone(run_dir, **keys)
@@ -363,20 +360,20 @@ def read_only(runs: Runs) -> str:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-        raise Failure(f"call {call}: still running: {_end_of(run_dir.with_suffix('.log'))}") from None
-    said = _end_of(run_dir.with_suffix(".log"))
-    require(code == 1, f"call {call}: exit code {code}: {said}")
-    is_named = any(text in said for text in _messages(errno.EROFS)) and str(run_dir) in said
-    require(is_named, f"call {call}: it does not say that the disk is read-only, or of what: {said}")
-    require("Traceback" not in said, f"call {call}: {said}")
-    saved = [name for name in checkpoints(run_dir) if name.isdecimal()]
+        raise Failure(f"call {call}: still running: {_tail(run_dir.with_suffix('.log'))}") from None
+    output = _tail(run_dir.with_suffix(".log"))
+    require(code == 1, f"call {call}: exit code {code}: {output}")
+    is_named = any(text in output for text in _messages(errno.EROFS)) and str(run_dir) in output
+    require(is_named, f"call {call}: the read-only disk and its path are not reported: {output}")
+    require("Traceback" not in output, f"call {call}: {output}")
+    has_checkpoint = any(name.isdecimal() for name in checkpoints(run_dir))
     runs.resume(run_dir, 1)
-    return "resumed from a checkpoint" if saved else "started anew"
+    return "resumed from a checkpoint" if has_checkpoint else "started anew"
 
 
 def clock_jump(runs: Runs) -> str:
-    """The clock of the wall jumps during a run, and again before the run that resumes it."""
-    run_dir, offset = runs.place(), runs.folder / "offset"
+    """Make the wall clock jump during a run, and again before it is resumed."""
+    run_dir, offset = runs.new_run_dir(), runs.folder / "offset"
     run_dir.parent.mkdir(parents=True)
     day = 86_400
     jumps = runs.draw.sample([-3650 * day, -day, -3600, 3600, day, 3650 * day], 2)
@@ -390,7 +387,7 @@ def clock_jump(runs: Runs) -> str:
     process.wait()
     offset.write_text(str(jumps[1]))
     again = runs.alone(run_dir, CLOCK_OFFSET=str(offset))
-    require(again.wait(300) == 0, f"jumps of {jumps} s: {_end_of(log)}")
+    require(again.wait(300) == 0, f"jumps of {jumps} s: {_tail(log)}")
     require(digests(run_dir) == runs.expected(1), f"jumps of {jumps} s: other bits")
     return "the same bits"
 
@@ -401,7 +398,7 @@ def _about(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Fault:
-    """A kind of trial, and why it cannot run here, or ""."""
+    """A kind of trial; `missing` is why it cannot run here, or ""."""
 
     name: str
     trial: Callable[[Runs], str]
@@ -415,8 +412,8 @@ FAULTS = (
     Fault("process 0 stopped, stepping", lost_process(signal.SIGSTOP, 0, _STEPPING)),
     Fault("process 1 stopped, compiling", lost_process(signal.SIGSTOP, 1, "data pipeline: ")),
     Fault("process 1 stopped, evaluating", lost_process(signal.SIGSTOP, 1, _EVALUATING)),
-    Fault("process 1 stopped, saving", lost_process(signal.SIGSTOP, 1, in_a_save)),
-    Fault("process 0 stopped, saving", lost_process(signal.SIGSTOP, 0, in_a_save)),
+    Fault("process 1 stopped, saving", lost_process(signal.SIGSTOP, 1, wait_for_save)),
+    Fault("process 0 stopped, saving", lost_process(signal.SIGSTOP, 0, wait_for_save)),
     Fault("process 1 stopped, starting", lost_process(signal.SIGSTOP, 1, _STARTED)),
     Fault("process 1 stopped before it connects", absent_process),
     Fault("coordinator killed, stepping", lost_process(signal.SIGKILL, 0, _STEPPING)),
@@ -431,19 +428,16 @@ FAULTS = (
 
 
 def try_hangs(table: Table, folder: Path, tries: int, share: Share, names: Collection[str] = ()) -> None:
-    """So many trials, every fault in turn (those of these names); a row for each.
-
-    Raises ValueError for an unknown name.
-    """
+    """Try all or the named faults in turn; adds a row for each. Raises ValueError for an unknown name."""
     require_known("faults of hangs", names, (fault.name for fault in FAULTS))
     runs = Runs(folder)
     chosen = [fault for fault in FAULTS if fault.name in names or not names]
     for fault in chosen:
         if fault.missing:
             print(f"{fault.name}: not tried, {fault.missing}", file=sys.stderr)
-    able = [fault for fault in chosen if not fault.missing]
-    for number in share.of(range(tries)):
+    supported = [fault for fault in chosen if not fault.missing]
+    for number in share.take(range(tries)):
         runs.draw = random.Random(f"{share.seed} {number}")
-        fault = able[number % len(able)]
+        fault = supported[number % len(supported)]
         with table.failing(fault.name, f"trial {number}"):
             table.add(fault.name, fault.trial(runs), True, "")

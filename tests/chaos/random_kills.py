@@ -1,4 +1,4 @@
-"""Runs that are killed at uniformly random moments and started again, compared with runs that never were."""
+"""Kill runs at uniformly random moments, restart them, and compare them with undisturbed runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import object_storage
-from crash_subjects import digest_of
+from crash_subjects import folder_digest
 from exported_models import trained_model
 from generated_corpus import write_corpus
 from outcomes import Share, Table, require_known
@@ -37,35 +37,35 @@ FEW_STEPS = (
     *("--training.steps", "24", "--optimizer.warmup-steps", "5", "--training.log-every", "2"),
     *("--training.eval-every", "8", "--training.checkpoint-every", "4", "--data.vocab-size", "260"),
 )
-_CHANCE = 0.8  # that a process is killed, if it lives until the moment that is drawn
-_KEPT = 2  # checkpoints, of every run here at least
-_LONGEST = 1200  # seconds of an undisturbed run, on a machine that others use too
-# What a process printed last says what it was doing.
+_CHANCE = 0.8  # probability of killing a process that is still running at the drawn moment
+_RETAINED = 2  # the number of checkpoints that every run here retains at least
+_LONGEST = 1200  # seconds of an undisturbed run on a shared machine
+# Maps the last output of a process to its phase.
 _PHASES = (
     ("training is complete", "report and export"),
     ("data pipeline: ", "compilation"),
     ("Schedule  steps ", "restore"),
     ("Settings", "prepare"),
 )
-_CLOCKED = ("step", "train/", "eval/", "baseline/")  # figures of the log that do not depend on the clock
+_REPRODUCIBLE = ("step", "train/", "eval/", "baseline/")  # log keys that do not depend on the clock
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """A command that is killed: its line, given the folder of a trial, and what must be the same in the end."""
+    """A command to kill: its command line in a trial's folder, and the result that must be reproduced."""
 
     name: str
     words: Callable[[Path], list[str]]
     result: Callable[[Path], Any]
-    share: int  # of the chains of kills
+    share: int  # weight among the chains of kills
     phase: Callable[[Path, str], str]
-    fresh: bool = False  # in an interpreter of its own, so that imports are interrupted too
-    compiles: bool = False  # with a cache of compiled programs of its own, empty at first
+    fresh: bool = False  # start a new interpreter, so that imports are interrupted too
+    compiles: bool = False  # use its own compilation cache, initially empty
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
 class Campaign:
-    """The scenarios, over one prepared corpus, one model and one task, below a folder."""
+    """The scenarios, which share a corpus, a model and a task, in a folder."""
 
     def __init__(self, folder: Path, names: tuple[str, ...] = ()) -> None:
         self.folder = folder
@@ -76,7 +76,7 @@ class Campaign:
         self.scenarios = [one for one in scenarios if one.name in names or not names]
 
     def turns(self) -> list[Scenario]:
-        """A scenario for each chain of kills, by their shares: first each of them once, in the end to be repeated."""
+        """The cycle of scenarios for chains of kills: each scenario once, then more according to the shares."""
         turns = list(self.scenarios)
         while len(turns) < sum(one.share for one in self.scenarios):
             turns.append(min(self.scenarios, key=lambda one: turns.count(one) / one.share))
@@ -84,12 +84,12 @@ class Campaign:
 
     @functools.cached_property
     def _model(self) -> str:
-        """A run whose weights are drawn."""
+        """A run directory with random weights."""
         return str(write_run(trained_model(self.folder / "model")))
 
     @functools.cached_property
     def _task(self) -> str:
-        """A folder with examples."""
+        """A folder with classification examples."""
         return str(write_classes(self.folder / "task", 64, 32))
 
     def close(self) -> None:
@@ -126,11 +126,11 @@ class Campaign:
                 "--overwrite",
             ]
 
-        yield Scenario("pretrain", pretrain, run_result, 8, _phase_of_run)
-        yield Scenario("pretrain, nothing compiled", pretrain, run_result, 3, _phase_of_run, compiles=True)
-        yield Scenario("pretrain, a new interpreter", pretrain, run_result, 1, _phase_of_run, fresh=True)
-        yield Scenario("fine-tuning", finetune, run_result, 4, _phase_of_run)
-        yield Scenario("prepare", prepare, lambda trial: stores_of(trial / "data"), 2, lambda trial, log: "prepare")
+        yield Scenario("pretrain", pretrain, run_result, 8, _run_phase)
+        yield Scenario("pretrain, nothing compiled", pretrain, run_result, 3, _run_phase, compiles=True)
+        yield Scenario("pretrain, a new interpreter", pretrain, run_result, 1, _run_phase, fresh=True)
+        yield Scenario("fine-tuning", finetune, run_result, 4, _run_phase)
+        yield Scenario("prepare", prepare, lambda trial: store_digests(trial / "data"), 2, lambda trial, log: "prepare")
         yield Scenario("export", export, _export, 1, lambda trial, log: "export")
         if not object_storage.MISSING:
             yield Scenario("pretrain into object storage", self._upload, _uploaded, 1, lambda trial, log: "upload")
@@ -148,41 +148,41 @@ class Campaign:
 
 
 def prepare_command(recipe: Path, lines: str, root: Path, *more: str) -> list[str]:
-    """The command line that prepares files, by a pattern, below a root."""
+    """The command line that prepares the files matching a pattern."""
     words = ["prepare", str(recipe), "--data.sources", f"lines:{lines}", "--data.root", str(root)]
     return [sys.executable, "-m", "bertjax", *words, "--data.vocab-size", "260", *more]
 
 
 def run_result(trial: Path) -> dict[str, Any]:
-    """All of a run that must be the same: arrays, log, checkpoints, export, and nothing left over or damaged."""
+    """The reproducible results of a run: arrays, log, checkpoints, exports, and no leftovers or damage."""
     run = next(trial.rglob("metrics.jsonl")).parent
-    saved = sorted(checkpoints(run), key=lambda name: int(name) if name.isdecimal() else 0)
-    # A process that is killed while it removes an old checkpoint leaves a part of it until the next save.
-    older = {f"{run.name}/checkpoints/{name}" for name in saved[:-_KEPT]}
+    steps = sorted(checkpoints(run), key=lambda name: int(name) if name.isdecimal() else 0)
+    # A process killed while removing an old checkpoint leaves a part of it until the next save.
+    older = {f"{run.name}/checkpoints/{name}" for name in steps[:-_RETAINED]}
     parts = [part for part in find_parts(str(run)) if not part.name.endswith(tuple(older))]
     findings = [finding for part in parts for finding in part.check(lambda more: None)]
     exports = [path.parent for path in sorted(run.glob("*/model.safetensors"))]
     return {
         "arrays": digests(run),
         "log": _figures(run),
-        "checkpoints": saved[-_KEPT:],
+        "checkpoints": steps[-_RETAINED:],
         "exports": [_export_files(path) for path in exports],
-        "predictions": [digest_of(path) for path in run.glob("predictions")],
+        "predictions": [folder_digest(path) for path in run.glob("predictions")],
         "findings": findings,
         "left over": _left_over(trial),
     }
 
 
 def _figures(run: Path | RemotePath) -> list[dict[str, float]]:
-    """The lines of the log, without the clock and what depends on it."""
+    """The lines of the log, without values that depend on the clock."""
     return [
-        {name: value for name, value in record.items() if name.startswith(_CLOCKED)}
+        {name: value for name, value in record.items() if name.startswith(_REPRODUCIBLE)}
         for record in read_metrics(run / METRICS_FILE)
     ]
 
 
 def _export_files(folder: Path) -> dict[str, str]:
-    """Digests of the files of an export; its card and its list of digests name the run."""
+    """Digests of an export's files, without the card and the digest list, which name the run."""
     files = [path for path in sorted(folder.iterdir()) if path.name not in ("README.md", "SHA256SUMS")]
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
@@ -192,9 +192,9 @@ def _export(trial: Path) -> Any:
     return _export_files(trial / "export"), findings, _left_over(trial)
 
 
-def stores_of(root: Path) -> Any:
-    """Digests of the stores and vocabularies below a root, and what is half-made there."""
-    return {path.name: digest_of(path) for path in root.glob("*-*") if path.is_dir()}, _left_over(root)
+def store_digests(root: Path) -> Any:
+    """Digests of the stores and vocabularies below a root, and leftovers of interrupted work."""
+    return {path.name: folder_digest(path) for path in root.glob("*-*") if path.is_dir()}, _left_over(root)
 
 
 def _uploaded(trial: Path) -> Any:
@@ -206,13 +206,13 @@ def _uploaded(trial: Path) -> Any:
 
 
 def _left_over(folder: Path) -> list[str]:
-    """Half-made files and folders; a lock is an empty file that stays."""
+    """Partial files and folders; empty lock files may remain."""
     names = [path.name for path in folder.rglob("*") if "compiled" not in path.parts]
-    return [name for name in names if any(sign in name for sign in ("partial", "tmp", ".earlier", ".export.lock"))]
+    return [name for name in names if any(mark in name for mark in ("partial", "tmp", ".earlier", ".export.lock"))]
 
 
-def _phase_of_run(trial: Path, log: str) -> str:
-    """What a run was doing when it was killed: by its files, and by what this process printed."""
+def _run_phase(trial: Path, log: str) -> str:
+    """The phase in which a run was killed, inferred from its files and the process's output."""
     if any(trial.rglob("*.orbax-checkpoint-tmp*")):
         return "save"
     if "held out" in log or "pretraining  " in log or "classification  " in log:
@@ -224,14 +224,14 @@ def _phase_of_run(trial: Path, log: str) -> str:
         if last.get("step") == 24 and "eval/mlm_loss" in last:
             return "report and export"
         return "evaluation" if due and not any(name.startswith("eval/") for name in last) else "step"
-    return next((phase for said, phase in _PHASES if said in log), "start-up")
+    return next((phase for text, phase in _PHASES if text in log), "start-up")
 
 
 class Process:
-    """A process of a scenario: forked from one that has imported everything, or new."""
+    """A process of a scenario, forked from one that has imported everything, or a new interpreter."""
 
     def __init__(self, scenario: Scenario, trial: Path, log: Path) -> None:
-        words = scenario.words(trial)  # first: it may start the object storage, which is found by the environment
+        words = scenario.words(trial)  # first, because it may start the object storage and set os.environ
         environment = surroundings(devices=1) | dict(scenario.environment)
         if scenario.compiles:
             environment["JAX_COMPILATION_CACHE_DIR"] = str(trial / "compiled")
@@ -244,7 +244,7 @@ class Process:
             self.number = zygote().start(words, log, environment, Path.cwd(), append=True)
 
     def wait(self, seconds: float) -> int | None:
-        """Its exit code, None if it still runs after so long."""
+        """Wait and return the exit code; None after a timeout."""
         if self._fresh is None:
             return zygote().wait(self.number, seconds)
         try:
@@ -253,11 +253,11 @@ class Process:
             return None
 
     def kill(self) -> int:
-        """Kill it; its exit code, which is another than that of SIGKILL if it had ended before."""
+        """Kill the process; returns its exit code, which differs from SIGKILL's if it had already ended."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.number, signal.SIGKILL)
         code = self.wait(600)
-        assert code is not None, "it does not end by SIGKILL"
+        assert code is not None, "the process survived SIGKILL"
         return code
 
 
@@ -266,73 +266,73 @@ class Trial:
 
     def __init__(self, scenario: Scenario, folder: Path) -> None:
         self.scenario, self._folder, self._attempts = scenario, folder, 0
-        whole, log = self._folder / "whole", self._folder / "whole.log"
-        whole.mkdir(parents=True)
+        undisturbed, log = self._folder / "undisturbed", self._folder / "undisturbed.log"
+        undisturbed.mkdir(parents=True)
         begun = time.monotonic()
-        code = Process(self.scenario, whole, log).wait(_LONGEST)
+        code = Process(self.scenario, undisturbed, log).wait(_LONGEST)
         assert code == 0, f"{self.scenario.name}: exit code {code}: {log.read_text()[-3000:]}"
-        # Of an undisturbed run, from which moments are drawn. The first one fills caches; a shorter one replaces it.
+        # The duration of an undisturbed run bounds the kill moments. This run fills caches; a faster one replaces it.
         self.seconds = time.monotonic() - begun
-        self.expected = scenario.result(whole)
+        self.expected = scenario.result(undisturbed)
 
     def chain(self, draw: random.Random, most: int) -> tuple[list[str], str]:
-        """Kill a run at least once and up to `most` times and let it end.
+        """Kill a run at least once and up to `most` times, and let it end.
 
-        What it was doing each time, and what is wrong, if anything.
+        Returns the phase of each kill, and an error or "".
         """
         phases, wrong = [], ""
-        while not phases and not wrong:  # it may end before the moment that is drawn
+        while not phases and not wrong:  # a run may end before the drawn moment
             self._attempts += 1
             trial = self._folder / f"chain-{self._attempts}"
             trial.mkdir()
             try:
-                phases, wrong = self._killed(trial, draw, most)
-                wrong = wrong or unlike(self.scenario.result(trial), self.expected)
+                phases, wrong = self._kill_and_restart(trial, draw, most)
+                wrong = wrong or describe_difference(self.scenario.result(trial), self.expected)
             except Exception as error:
                 wrong = f"{type(error).__name__} instead of a result: {error}"
             if not wrong:
                 shutil.rmtree(trial)
         return phases or ["not killed"], wrong
 
-    def _killed(self, trial: Path, draw: random.Random, most: int) -> tuple[list[str], str]:
+    def _kill_and_restart(self, trial: Path, draw: random.Random, most: int) -> tuple[list[str], str]:
         log, phases = trial.with_suffix(".log"), []
         while True:
-            said = log.stat().st_size if log.exists() else 0
+            log_size = log.stat().st_size if log.exists() else 0
             begun, process = time.monotonic(), Process(self.scenario, trial, log)
-            is_killed = len(phases) < most and (not phases or draw.random() < _CHANCE)
-            code = process.wait(draw.uniform(0, self.seconds) if is_killed else _LONGEST)
-            if code is None and (killed := process.kill()) != -signal.SIGKILL:
-                code = killed
+            will_kill = len(phases) < most and (not phases or draw.random() < _CHANCE)
+            code = process.wait(draw.uniform(0, self.seconds) if will_kill else _LONGEST)
+            if code is None and (late_code := process.kill()) != -signal.SIGKILL:
+                code = late_code
             if code is not None:
                 if code == 0 and not phases:
                     self.seconds = min(self.seconds, time.monotonic() - begun)
                 return phases, f"exit code {code}: {log.read_text()[-2000:]}" if code else ""
-            if not is_killed:
+            if not will_kill:
                 return phases, f"still running after {_LONGEST} s"
-            phases.append(self.scenario.phase(trial, log.read_bytes()[said:].decode("utf-8", "replace")))
+            phases.append(self.scenario.phase(trial, log.read_bytes()[log_size:].decode("utf-8", "replace")))
 
 
-def unlike(found: Any, expected: Any) -> str:
-    """Where two results differ; empty if they do not."""
-    if found == expected:
+def describe_difference(actual: Any, expected: Any) -> str:
+    """Where two results differ, or ""."""
+    if actual == expected:
         return ""
-    if isinstance(found, dict) and isinstance(expected, dict):
-        return "; ".join(f"{name}: {unlike(found.get(name), expected.get(name))}"
-                         for name in expected | found if found.get(name) != expected.get(name))  # fmt: skip
-    return f"{json.dumps(found)[:300]}, undisturbed {json.dumps(expected)[:300]}"
+    if isinstance(actual, dict) and isinstance(expected, dict):
+        names = [name for name in expected | actual if actual.get(name) != expected.get(name)]
+        return "; ".join(f"{name}: {describe_difference(actual.get(name), expected.get(name))}" for name in names)
+    return f"{json.dumps(actual)[:300]}, undisturbed {json.dumps(expected)[:300]}"
 
 
 def try_kills(table: Table, folder: Path, tries: int, share: Share, names: Collection[str] = ()) -> None:
-    """So many kills over the scenarios (those of these names), and each scenario's at least once.
+    """Kill all or the named scenarios `tries` times in total, and each at least once.
 
-    They come in chains, by the scenarios' shares; a row for each scenario and what it was doing. Raises ValueError for
-    an unknown name.
+    Kills come in chains, distributed by the scenarios' shares; adds a row for each scenario and phase. Raises
+    ValueError for an unknown name.
     """
     campaign = Campaign(folder, names)
     turns, trials = campaign.turns(), {}
     enough = -(-tries // share.parts)
     try:
-        for number in share.of(itertools.count()):
+        for number in share.take(itertools.count()):
             if table.tried >= enough and share.done >= len(campaign.scenarios):
                 break
             scenario = turns[number % len(turns)]
@@ -343,7 +343,7 @@ def try_kills(table: Table, folder: Path, tries: int, share: Share, names: Colle
                 continue
             most = max(1, min(4, enough - table.tried))
             phases, wrong = trials[scenario.name].chain(random.Random(f"{share.seed} {number}"), most)
-            # A chain has one end: what is wrong with it counts for the last of its kills.
+            # A chain has one result: its error counts for the last kill.
             for place, phase in enumerate(phases, 1):
                 failed = wrong and place == len(phases)
                 name = scenario.name if phase == scenario.name else f"{scenario.name}: {phase}"

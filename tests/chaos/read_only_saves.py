@@ -1,9 +1,9 @@
-"""Saves to a disk that turns read-only at a call of each; run by test_faults.py with failing_calls.c in LD_PRELOAD.
+"""Save to a disk that turns read-only during each save; run by test_faults.py with failing_calls.c in LD_PRELOAD.
 
     python read_only_saves.py FOLDER LIBRARY HOW TRIES
 
-Prints the error that each save raised; one whose calls ended before the one to fail, for threads decide how many it
-makes, is made again with an earlier one. What Orbax prints besides goes to the error output.
+Prints the error of each save. The number of calls varies with the threads: a save that ends before the chosen call is
+repeated with an earlier one. Other output of Orbax goes to stderr.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bertjax.run.checkpoint import Checkpoints
 
 
 def main() -> None:
-    """Count the calls of a save, then fail at some of them, evenly."""
+    """Count the calls of a save, then fail evenly spaced ones."""
     folder, library = Path(sys.argv[1]), ctypes.CDLL(sys.argv[2])
     failing, tries = (int(word) for word in sys.argv[3:])
     arm = library.failing_calls_arm

@@ -1,4 +1,4 @@
-"""Plants defects one at a time: each must turn one of its tests red, in a copy of the tree where they are green."""
+"""Plant one defect at a time in a copy of the tree: each must make one of its tests fail that passes without it."""
 
 from __future__ import annotations
 
@@ -18,39 +18,38 @@ from outcomes import Share, Table, require_known
 from sabotages import SABOTAGES, Sabotage
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-FOUND = "a test fails"
+CAUGHT = "a test fails"
 _TREE = ("bertjax", "configs", "launch", "tests", "README.md", "pyproject.toml", "setup.cfg")
 _MOST_SECONDS = 900  # of the tests of one sabotage
 _MOST_BYTES = 16 << 30
-_FAILED, _PASSED = 1, 0  # exit codes of pytest; others say that no test ran
+_FAILED, _PASSED = 1, 0  # exit codes of pytest; with any other code no test ran
 TIERS = {"unit": ("--unit",), "run": (), "long": ("--long",)}
 
 
 def try_sabotages(table: Table, folder: Path, tries: int | None, share: Share, names: Collection[str] = ()) -> None:
-    """Every sabotage (of these files) once, or only so many; a row for each room of the code.
+    """Plant every sabotage of all or the named files once, or the first `tries`; adds a row for each package folder.
 
-    It fails if no test of its own turns red, or if these tests are red or skipped without it, so that nothing is shown.
-    Raises ValueError for an unknown file.
+    A trial fails if none of its tests fails, or if they already fail or are skipped without the sabotage. Raises
+    ValueError for an unknown file.
     """
     require_known("files with sabotages", names, dict.fromkeys(one.file for one in SABOTAGES))
     tests = Tests(folder / "tree")
     chosen = [one for one in SABOTAGES if one.file in names or not names]
-    for number in share.of(itertools.islice(range(len(chosen)), tries)):
+    for number in share.take(itertools.islice(range(len(chosen)), tries)):
         one, begun = chosen[number], time.monotonic()
         room, where = one.file.partition("/")[0], f"{number + 1}, {one.file}: {one.new.strip()[:70]!r}"
         with table.failing(room, where):
-            found = tests.planted(one)
-            table.add(room, found, found == FOUND, where)
-            print(f"{found:14} {time.monotonic() - begun:5.0f} s  {where}", flush=True)
+            outcome = tests.plant(one)
+            table.add(room, outcome, outcome == CAUGHT, where)
+            print(f"{outcome:14} {time.monotonic() - begun:5.0f} s  {where}", flush=True)
 
 
-def _bound() -> None:
-    """A sabotage must not take the machine's memory with it."""
+def _limit_memory() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (_MOST_BYTES, _MOST_BYTES))
 
 
 class Tests:
-    """Tests in a copy of the tree."""
+    """Runs tests in a copy of the tree."""
 
     def __init__(self, copy: Path) -> None:
         self._copy = copy
@@ -62,34 +61,34 @@ class Tests:
             else:
                 shutil.copy(source, copy / name)
 
-    def planted(self, one: Sabotage) -> str:
-        """What its tests say of a sabotage: FOUND, or what is wrong."""
-        if wrong := self.unplanted(one.tests, one.tier):
-            return wrong
+    def plant(self, one: Sabotage) -> str:
+        """Run the tests of a planted sabotage; returns CAUGHT, or why it was not caught."""
+        if reason := self.unusable(one.tests, one.tier):
+            return reason
         path = self._copy / "bertjax" / one.file
-        whole = path.read_text(encoding="utf-8")
-        assert whole.count(one.old) == 1, "the code has changed: write the sabotage anew"
-        path.write_text(whole.replace(one.old, one.new), encoding="utf-8")
+        original = path.read_text(encoding="utf-8")
+        assert original.count(one.old) == 1, "the code has changed: rewrite the sabotage"
+        path.write_text(original.replace(one.old, one.new), encoding="utf-8")
         try:
-            code, said = self._run(one.tests, one.tier)
+            code, output = self._run(one.tests, one.tier)
         except subprocess.TimeoutExpired:
             return "its tests do not end"
         finally:
-            path.write_text(whole, encoding="utf-8")
+            path.write_text(original, encoding="utf-8")
         if code == _PASSED:
             return "survived"
-        return FOUND if code == _FAILED else f"no test ran: {said[-1000:]}"
+        return CAUGHT if code == _FAILED else f"no test ran: {output[-1000:]}"
 
     @functools.cache  # noqa: B019 (as long as the campaign)
-    def unplanted(self, tests: str, tier: str) -> str:
-        """Why these tests could show nothing: red without a sabotage, or skipped; else ""."""
+    def unusable(self, tests: str, tier: str) -> str:
+        """Why these tests prove nothing: they fail without a sabotage, or are skipped; "" if they pass."""
         try:
-            code, said = self._run(tests, tier)
+            code, output = self._run(tests, tier)
         except subprocess.TimeoutExpired:
             return "not counted: its tests do not end without it"
         if code != _PASSED:
-            return f"not counted: its tests are red without it: {said[-1000:]}"
-        return "" if re.search(r"\b[1-9]\d* passed", said) else "not counted: its tests are skipped here"
+            return f"not counted: its tests fail without it: {output[-1000:]}"
+        return "" if re.search(r"\b[1-9]\d* passed", output) else "not counted: its tests are skipped here"
 
     def _run(self, tests: str, tier: str) -> tuple[int, str]:
         names = [str(self._copy / "tests" / name) for name in tests.split()]
@@ -102,6 +101,6 @@ class Tests:
             capture_output=True,
             text=True,
             timeout=_MOST_SECONDS,
-            preexec_fn=_bound,
+            preexec_fn=_limit_memory,  # a sabotage must not use up the machine's memory
         )
         return done.returncode, done.stdout + done.stderr

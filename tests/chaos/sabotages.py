@@ -1,4 +1,4 @@
-"""Defects to plant: a text of a file, what to put in its place, and the tests that must then turn red."""
+"""Defects to plant: a replacement in a source file, and the tests that must then fail."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 
 class Sabotage(NamedTuple):
-    """A defect that turns a test of one tier red.
+    """A defect that makes a test fail.
 
-    `old` occurs exactly once in `file`, a path in bertjax/; `tests` are pytest's arguments, within tests/; `tier` is
-    the first one with a test that turns red: unit, run or long.
+    `old` occurs exactly once in `file`, a path in bertjax/; `tests` are pytest's arguments, relative to tests/; `tier`
+    is the first tier with a failing test: unit, run or long.
     """
 
     file: str
@@ -318,7 +318,7 @@ SABOTAGES = (
         "records[_digests(contents) == 0]",
         "input/test_record_files.py",
     ),
-    # what must survive a crash, and what must be noticed
+    # durability, and detection of damage
     Sabotage(
         "storage/files.py",
         "            os.fsync(file.fileno())\n",

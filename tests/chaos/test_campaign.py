@@ -1,4 +1,4 @@
-"""Many runs make one campaign: nothing is lost by what ends a run, nothing counts twice, and the page is made of it."""
+"""A campaign of many runs: an interrupted run loses nothing, no trial counts twice, and the page is up to date."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from outcomes import Row, Share, Table
 
 
 def trials(table: Table, folder: Path, tries: int | None, share: Share, names=()) -> None:
-    """A part whose trials are numbered 0 to 11; the seventh raises what is planted."""
-    for number in share.of(range(12)):
+    """A part with trials 0 to 11; trial 6 raises the planted exception."""
+    for number in share.take(range(12)):
         if number == 6 and PLANTED:
             raise PLANTED.pop()
         table.add("fault", "the same bits", True, str(number))
@@ -24,8 +24,8 @@ PLANTED: list[BaseException] = []
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Runs the command with those trials and a file of results; (exit code, the records)."""
-    monkeypatch.setattr(check_faults, "trials_of", lambda part: trials)
+    """Runs the command with those trials and a results file; returns (exit code, records)."""
+    monkeypatch.setattr(check_faults, "import_trials", lambda part: trials)
     monkeypatch.setattr(check_faults, "prepare_environment", lambda folder: None)
     monkeypatch.setattr(check_faults, "code_version", lambda: "1234abc")
     monkeypatch.setattr(check_faults.signal, "signal", lambda *_: None)
@@ -43,7 +43,7 @@ def counts(records) -> list[tuple[int, int, int]]:
     return [(record.done, *record.size) for record in records]
 
 
-def test_interrupted_campaign_keeps_its_table_and_goes_on(run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_interrupted_campaign_keeps_its_table_and_resumes(run, capsys: pytest.CaptureFixture[str]) -> None:
     PLANTED.append(KeyboardInterrupt())
     code, records = run("kills")
     assert code == 130 and counts(records) == [(6, 0, 6)]
@@ -54,7 +54,7 @@ def test_interrupted_campaign_keeps_its_table_and_goes_on(run, capsys: pytest.Ca
     assert code == 0 and counts(records) == [(12, 0, 12)]
 
 
-def test_an_exception_is_a_failed_trial_in_the_table(run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_exception_counts_as_failed_trial(run, capsys: pytest.CaptureFixture[str]) -> None:
     PLANTED.append(json.JSONDecodeError("no answer", "", 0))
     code, records = run("crash", "bitrot")
     assert code == 1 and counts(records) == [(6, 1, 7), (12, 0, 12)]
@@ -63,7 +63,7 @@ def test_an_exception_is_a_failed_trial_in_the_table(run, capsys: pytest.Capture
     assert "| crash: the campaign | 1 | 0 | 1 |  |" in out and "| bitrot | 12 | 12 | 0 |" in out
 
 
-def test_slices_of_several_files_are_added_once(run, tmp_path: Path) -> None:
+def test_slices_from_several_files_count_once(run, tmp_path: Path) -> None:
     for part in ("1/3", "2/3"):
         run("bitrot", "--part", part)
     _, records = run("bitrot", "--part", "2/3", "--seed", "1")
@@ -77,14 +77,14 @@ def test_slices_of_several_files_are_added_once(run, tmp_path: Path) -> None:
         run("bitrot", "--part", "1/4")
 
 
-def test_a_failure_is_not_forgotten_by_another_run_of_the_slice(tmp_path: Path) -> None:
+def test_rerun_of_a_slice_keeps_its_failure(tmp_path: Path) -> None:
     results = Results(tmp_path / "results.json")
     results.add([Record("kills", "a", rows=[Row("x", 5, 1)])])
     results.add([Record("kills", "a", rows=[Row("x", 50)])])
     assert [record.size for record in results.records] == [(1, 5)]
 
 
-def test_commits_have_a_line_each_and_one_together() -> None:
+def test_page_has_a_line_per_commit_and_a_total() -> None:
     records = [
         Record("kills", "a", minutes=3, date="2026-01-01", rows=[Row("x", 5, 1)]),
         Record("kills", "b", minutes=4, date="2026-01-02", rows=[Row("x", 50)]),
@@ -98,22 +98,22 @@ def test_commits_have_a_line_each_and_one_together() -> None:
     ]
 
 
-def test_named_trials_are_not_kept(run) -> None:
+def test_only_option_keeps_no_results(run) -> None:
     assert run("kills", "--only", "pretrain") == (0, [])
 
 
 @pytest.mark.parametrize("words", [("--part", "3/2"), ("--part", "0/2"), ("--part", "half"), ("krash",)])
-def test_what_is_no_slice_or_part_is_refused(run, words: tuple[str, ...]) -> None:
+def test_invalid_slice_or_part_is_refused(run, words: tuple[str, ...]) -> None:
     with pytest.raises(SystemExit, match="2"):
         run(*words)
 
 
-def test_another_file_is_refused(tmp_path: Path) -> None:
+def test_results_refuse_a_file_of_another_format(tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text('{"a": 1}')
-    with pytest.raises(ValueError, match=r"results.json: it is no file of results"):
+    with pytest.raises(ValueError, match=r"results.json: not a results file"):
         Results(tmp_path / "results.json")
 
 
-def test_the_page_has_the_tables_of_the_campaign() -> None:
+def test_reliability_page_matches_campaign() -> None:
     page = check_faults.PAGE.read_text(encoding="utf-8")
     assert page == page_with(page, Results(check_faults.CAMPAIGN).records), "python tests/chaos/check_faults.py --page"

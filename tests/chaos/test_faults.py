@@ -1,4 +1,4 @@
-"""The short form of `check_faults.py`: some kills, crash points and damages of each kind, and the table."""
+"""A short version of `check_faults.py`: some kills, crash points and damages of each kind, and the table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 import random_kills
 from outcomes import Share, Table, as_markdown
 
-# A read of a damaged checkpoint leaves Orbax's other reads unfinished, and Python says so when it collects them.
+# Reading a damaged checkpoint leaves Orbax's other reads unfinished, and Python warns when it collects them.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
@@ -42,10 +42,10 @@ def test_failing_system_calls_leave_the_old_or_new_state(tmp_path: Path) -> None
     require_all_survived(table, 8)
 
 
-@pytest.mark.long  # the suite has calls that fail, above
+@pytest.mark.long  # the test above covers failing calls in the suite
 @pytest.mark.skipif(bool(crash_points.MISSING), reason=crash_points.MISSING)
 def test_save_on_a_read_only_disk_has_one_error(tmp_path: Path) -> None:
-    library, tries = crash_points.built(tmp_path), 8
+    library, tries = crash_points.build_library(tmp_path), 8
     script = Path(__file__).with_name("read_only_saves.py")
     command = [sys.executable, str(script), str(tmp_path), str(library), str(hangs.READ_ONLY_FROM), str(tries)]
     surrounding = os.environ | {"LD_PRELOAD": str(library), "PYTHONPATH": str(script.parents[2])}
@@ -56,7 +56,7 @@ def test_save_on_a_read_only_disk_has_one_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.long  # test_verify.py damages each file in the suite
-def test_damages_are_named_or_change_no_bit(in_memory: Path) -> None:
+def test_bit_rot_is_named_or_changes_no_bit(in_memory: Path) -> None:
     bit_rot.try_bit_rot(table := Table(), in_memory, 150, Share())
     require_all_survived(table, 140)
     tried = {tuple(row.name.split(": ")) for row in table.rows}
@@ -66,14 +66,14 @@ def test_damages_are_named_or_change_no_bit(in_memory: Path) -> None:
 @pytest.mark.parametrize(
     "part", [random_kills.try_kills, crash_points.try_crash_points, bit_rot.try_bit_rot, hangs.try_hangs]
 )
-def test_a_name_that_there_is_none_of_is_refused(part, tmp_path: Path) -> None:
+def test_campaigns_refuse_unknown_names(part, tmp_path: Path) -> None:
     if part is crash_points.try_crash_points and crash_points.MISSING:
         pytest.skip(crash_points.MISSING)
-    with pytest.raises(ValueError, match="nothing is named finetune; there are "):
+    with pytest.raises(ValueError, match="unknown name finetune; choose from "):
         part(Table(), tmp_path, 1, Share(), ("finetune",))
 
 
-def test_a_damage_that_passes_in_silence_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bit_rot_counts_silent_damage_as_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def make_row_counts(folder: Path, seed: int, earlier: bool = False) -> Path:
         bit_rot._row_counts(folder / "rows", seed, 5 if earlier else 9)
         return folder
@@ -85,11 +85,11 @@ def test_a_damage_that_passes_in_silence_is_a_failure(tmp_path: Path, monkeypatc
     )
     monkeypatch.setitem(bit_rot.KINDS, "row counts", kind)
     (counts,) = rot.files("row counts")
-    found = rot.tried("row counts", "a flipped bit", counts, random.Random(0))
-    assert found == "what is read has other bits, and nothing was said"
+    outcome = rot.try_damage("row counts", "a flipped bit", counts, random.Random(0))
+    assert outcome == "the reader returns different bits without a finding"
 
 
-def test_the_table_counts_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_counts_failures(capsys: pytest.CaptureFixture[str]) -> None:
     table = Table()
     for end in ("old", "new", "old"):
         table.add("save: EIO", end, True, "")
@@ -99,22 +99,22 @@ def test_the_table_counts_what_failed(capsys: pytest.CaptureFixture[str]) -> Non
     assert "| save: EIO | 4 | 3 | 1 | 1 new, 2 old |\n| sum | 4 | 3 | 1 | |" in as_markdown(table.rows)
 
 
-def test_slices_resume_and_have_every_number_once() -> None:
-    slices = [list(Share(part, 3).of(range(20))) for part in (1, 2, 3)]
+def test_slices_resume_and_cover_every_number_once() -> None:
+    slices = [list(Share(part, 3).take(range(20))) for part in (1, 2, 3)]
     assert sorted(itertools.chain(*slices)) == list(range(20)) and all(slices)
     stopped = Share(2, 3)
-    numbers = stopped.of(range(20))
+    numbers = stopped.take(range(20))
     begun = [next(numbers), next(numbers), next(numbers)]
-    numbers.close()  # in the third, which is not finished
+    numbers.close()  # during the third, which is not finished
     assert stopped.done == 2
-    assert begun[:2] + list(Share(2, 3, done=stopped.done).of(range(20))) == slices[1]
-    assert not list(Share(until=0).of(range(20)))
+    assert begun[:2] + list(Share(2, 3, done=stopped.done).take(range(20))) == slices[1]
+    assert not list(Share(until=0).take(range(20)))
 
 
 def test_four_of_five_damages_flip_a_bit_of_every_file() -> None:
     kinds = [name for name, kind in bit_rot.KINDS.items() for _ in range(kind.share)]
-    made = [bit_rot.damage_of(number, kinds, 0)[:3] for number in range(12_500)]
-    flips = [(kind, turn) for kind, damage, turn in made if damage == bit_rot.FLIP]
+    damages = [bit_rot.draw_damage(number, kinds, 0)[:3] for number in range(12_500)]
+    flips = [(kind, turn) for kind, damage, turn in damages if damage == bit_rot.FLIP]
     assert len(flips) == len({*flips}) == 10_000
-    others = {(kind, damage) for kind, damage, _ in made if damage != bit_rot.FLIP}
+    others = {(kind, damage) for kind, damage, _ in damages if damage != bit_rot.FLIP}
     assert len(others) == len(bit_rot.KINDS) * (len(bit_rot.DAMAGES) - 1)

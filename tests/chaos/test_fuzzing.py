@@ -1,6 +1,6 @@
-"""The short form of fuzzing, `fuzzing_cases.py`, in a process of its own.
+"""Run `fuzzing_cases.py`, a short version of fuzzing, in its own process.
 
-Its watch takes what threads and garbage of other tests do for what a reader does.
+Its watch would attribute the threads and the garbage of other tests to a reader.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CASES = Path(__file__).with_name("fuzzing_cases.py")
 @pytest.mark.long
 def test_mutated_files_are_read_or_refused_cleanly(in_memory: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", str(CASES)]
-    command += ["--basetemp", str(in_memory / "cases")]  # each input is a file that is written
+    command += ["--basetemp", str(in_memory / "cases")]  # each input is written to a file
     ended = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert ended.returncode == 0, ended.stdout[-10_000:]
     passed = re.search(r"(\d+) passed", ended.stdout)

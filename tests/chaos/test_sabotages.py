@@ -1,4 +1,4 @@
-"""The sabotages are of the code as it stands: `check_faults.py sabotages` plants them."""
+"""The sabotages fit the current code; `check_faults.py sabotages` plants them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import sabotage_trials
-from sabotage_trials import FOUND, TIERS
+from sabotage_trials import CAUGHT, TIERS
 from sabotages import SABOTAGES, Sabotage
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -20,9 +20,9 @@ def test_sabotages_cover_many_files() -> None:
 
 @pytest.mark.parametrize("one", SABOTAGES, ids=lambda one: f"{one.file}: {one.new.strip()[:40]}")
 def test_sabotage_can_be_planted(one: Sabotage, pytestconfig: pytest.Config) -> None:
-    whole = (REPOSITORY / "bertjax" / one.file).read_text(encoding="utf-8")
-    assert whole.count(one.old) == 1, "the code has changed: write the sabotage anew"
-    ast.parse(whole.replace(one.old, one.new))
+    original = (REPOSITORY / "bertjax" / one.file).read_text(encoding="utf-8")
+    assert original.count(one.old) == 1, "the code has changed: rewrite the sabotage"
+    ast.parse(original.replace(one.old, one.new))
     run_rooms = pytestconfig.pluginmanager.get_plugin(str(REPOSITORY / "tests" / "conftest.py")).RUN_ROOMS
     for test in one.tests.split():
         assert one.tier in TIERS and (one.tier != "unit" or test.partition("/")[0] not in run_rooms), one.tier
@@ -33,15 +33,15 @@ def test_sabotage_can_be_planted(one: Sabotage, pytestconfig: pytest.Config) -> 
 
 @pytest.mark.long  # starts pytest three times
 @pytest.mark.parametrize(
-    ("body", "found"),
+    ("body", "outcome"),
     [
-        ("assert value() == 1", FOUND),
-        ("assert not value()", "not counted: its tests are red without it"),
+        ("assert value() == 1", CAUGHT),
+        ("assert not value()", "not counted: its tests fail without it"),
         ("pytest.skip('never')", "not counted: its tests are skipped here"),
     ],
 )
-def test_red_or_skipped_tests_do_not_count(
-    body: str, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_failing_or_skipped_tests_do_not_count(
+    body: str, outcome: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for folder in ("bertjax", "tests"):
         (tmp_path / "repository" / folder).mkdir(parents=True)
@@ -55,4 +55,4 @@ def test_red_or_skipped_tests_do_not_count(
     (tmp_path / "copy/conftest.py").write_text(
         "def pytest_addoption(parser):\n    parser.addoption('--unit', action='store_true')\n"
     )
-    assert tests.planted(Sabotage("some.py", "return 1", "return 2", "test_some.py")).startswith(found)
+    assert tests.plant(Sabotage("some.py", "return 1", "return 2", "test_some.py")).startswith(outcome)
