@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks`: figures against their bars, what is kept of them, and the README's table."""
+"""`python -m tests.benchmarks`: figures, targets, recorded results, and the README's table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BENCHMARKS = Path(__file__).parent / "benchmarks"
 
 @pytest.fixture
 def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The gate's module, with files of its own."""
+    """The gate's module with temporary files."""
     spec = importlib.util.spec_from_file_location("benchmark_gate", BENCHMARKS / "__main__.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -36,7 +36,7 @@ def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def figures(gate: ModuleType, path: Path, *entries: str) -> None:
-    """Makes these the entries of the gate."""
+    """Set the entries of the gate."""
     path.write_text("".join(f"[[figure]]\n{entry}\n" for entry in entries))
     read = gate.read_figures
     gate.read_figures = lambda: read(path)
@@ -54,28 +54,29 @@ def run(gate: ModuleType, monkeypatch: pytest.MonkeyPatch, folder: Path, *words:
     return gate.main()
 
 
-def test_figures_are_compared_kept_and_shown(gate, tmp_path, monkeypatch, capfd) -> None:
+def test_gate_compares_records_and_shows_figures(gate, tmp_path, monkeypatch, capfd) -> None:
     counted = "print(open(r'COUNT', 'a').write('x')); print('speed 1,234.5'); print('speed 2')"
     command = counted.replace("COUNT", str(tmp_path / "count"))
     figures(gate, tmp_path / "a.toml", entry("fast", command, "least = 1000"), entry("also", command, "most = 2000"))
     assert run(gate, monkeypatch, tmp_path) == 0
-    said = capfd.readouterr().out
+    output = capfd.readouterr().out
     assert (
-        "fast  1234.5 MB/s  (at least 1000: reached)" in said and "also  1234.5 MB/s  (at most 2000: reached)" in said
+        "fast  1234.5 MB/s  (at least 1000: reached)" in output
+        and "also  1234.5 MB/s  (at most 2000: reached)" in output
     )
     assert (tmp_path / "count").read_text() == "x"  # a command that two figures read runs once
-    kept = json.loads(gate.RESULTS.read_text())
-    assert kept["fast"]["seconds"] >= 0
-    assert kept["fast"]["value"] == 1234.5 and kept["fast"]["commit"] and "cores" in kept["fast"]["machine"]
+    result = json.loads(gate.RESULTS.read_text())["fast"]
+    assert result["seconds"] >= 0
+    assert result["value"] == 1234.5 and result["commit"] and "cores" in result["machine"]
     assert "| fast in short | 1234.5 MB/s |  |\n" in gate.README.read_text()
     table = gate.PAGE.read_text()
     assert table.startswith("before\n") and table.endswith("\nafter\n")
     assert "| fast | 1234.5 MB/s | nothing | at least 1000: reached |" in table
-    assert f"{kept['fast']['commit']}, {kept['fast']['machine']} |" in table
-    assert kept["fast"]["command"] == f"-c {command}"
+    assert f"{result['commit']}, {result['machine']} |" in table
+    assert result["command"] == f"-c {command}"
 
 
-def test_row_names_its_command_after_a_replacement(gate, tmp_path, monkeypatch) -> None:
+def test_row_shows_the_command_that_was_measured(gate, tmp_path, monkeypatch) -> None:
     figures(gate, tmp_path / "a.toml", entry("fast", "print('speed 3')", "least = 1"))
     assert run(gate, monkeypatch, tmp_path) == 0
     changed = replace(gate.read_figures()["fast"], command=("-c", "print('speed 4')"))
@@ -83,7 +84,7 @@ def test_row_names_its_command_after_a_replacement(gate, tmp_path, monkeypatch) 
     assert "`-c print('speed 3')`" in table
 
 
-def test_nothing_is_kept_of_code_that_changed_meanwhile(gate, tmp_path, monkeypatch) -> None:
+def test_code_change_during_a_run_discards_results(gate, tmp_path, monkeypatch) -> None:
     commits = iter(["a", "a", "b"])
     monkeypatch.setattr(gate, "circumstances", lambda: {"commit": next(commits), "machine": "two cores"})
     one, two = (entry(name, f"print('speed {n}')", "least = 1") for n, name in enumerate(("one", "two"), 1))
@@ -93,29 +94,29 @@ def test_nothing_is_kept_of_code_that_changed_meanwhile(gate, tmp_path, monkeypa
     assert gate.read_results().keys() == {"one"}
 
 
-def test_what_a_figure_reads_is_made_before_it_and_once(gate, tmp_path, monkeypatch) -> None:
-    made = tmp_path / "made.txt"
-    after = f'after = [\'-c\', \'open("{made}", "a").write("speed 5;")\']'
-    read = f"print(open(r'{made}').read())"
+def test_after_command_runs_first_and_once(gate, tmp_path, monkeypatch) -> None:
+    prepared = tmp_path / "made.txt"
+    after = f'after = [\'-c\', \'open("{prepared}", "a").write("speed 5;")\']'
+    read = f"print(open(r'{prepared}').read())"
     figures(gate, tmp_path / "a.toml", entry("one", read, after), entry("two", f"{read}; print()", after))
     assert run(gate, monkeypatch, tmp_path) == 0
-    assert made.read_text() == "speed 5;"
+    assert prepared.read_text() == "speed 5;"
 
 
 @pytest.mark.parametrize(
     ("name", "chosen"), [("ste", ["step", "step of two"]), ("of two", ["step of two"]), ("step", ["step"])]
 )
-def test_figures_are_chosen_by_part_or_all_of_their_name(gate, tmp_path, monkeypatch, name, chosen) -> None:
-    made = (entry(one, "print('speed 5')", "least = 1") for one in ("step", "step of two", "other"))
-    figures(gate, tmp_path / "a.toml", *made)
+def test_figures_are_chosen_by_part_of_their_name(gate, tmp_path, monkeypatch, name, chosen) -> None:
+    entries = (entry(one, "print('speed 5')", "least = 1") for one in ("step", "step of two", "other"))
+    figures(gate, tmp_path / "a.toml", *entries)
     assert run(gate, monkeypatch, tmp_path, name) == 0
     assert [*json.loads(gate.RESULTS.read_text())] == chosen
 
 
-def test_further_groups_say_what_a_value_stands_beside(gate, tmp_path, monkeypatch) -> None:
-    made = entry("loss", "print('speed 6.1 unigram 6.9')", "most = 6.4")
-    made = made.replace("([\\d.,]+)'", "([\\d.,]+) unigram ([\\d.]+)'").replace("'nothing'", "'{} of tokens alone'")
-    figures(gate, tmp_path / "a.toml", made)
+def test_further_groups_fill_the_baseline(gate, tmp_path, monkeypatch) -> None:
+    one = entry("loss", "print('speed 6.1 unigram 6.9')", "most = 6.4")
+    one = one.replace("([\\d.,]+)'", "([\\d.,]+) unigram ([\\d.]+)'").replace("'nothing'", "'{} of tokens alone'")
+    figures(gate, tmp_path / "a.toml", one)
     assert run(gate, monkeypatch, tmp_path) == 0
     assert "| loss | 6.1 MB/s | 6.9 of tokens alone |" in gate.PAGE.read_text()
 
@@ -129,11 +130,11 @@ def test_further_groups_say_what_a_value_stands_beside(gate, tmp_path, monkeypat
         (0.5, "", "none |"),
     ],
 )
-def test_a_bar_nearer_than_the_standard_error_is_said(gate, tmp_path, monkeypatch, error, bar, verdict) -> None:
-    made = entry("points", f"print('speed 6.1 ± {error}')", bar).replace(
+def test_verdict_mentions_margin_below_standard_error(gate, tmp_path, monkeypatch, error, bar, verdict) -> None:
+    one = entry("points", f"print('speed 6.1 ± {error}')", bar).replace(
         "([\\d.,]+)'", "([\\d.,]+) ± (?P<error>[\\d.]+)'"
     )
-    figures(gate, tmp_path / "a.toml", made)
+    figures(gate, tmp_path / "a.toml", one)
     run(gate, monkeypatch, tmp_path)
     assert json.loads(gate.RESULTS.read_text())["points"]["error"] == error
     assert verdict in gate.PAGE.read_text()
@@ -144,31 +145,31 @@ def test_a_bar_nearer_than_the_standard_error_is_said(gate, tmp_path, monkeypatc
     [
         ("least = 4", "print('speed 3.9')", "not reached"),
         ("most = 3", "print('speed 3.9')", "not reached"),
-        ("least = 1", "print('nothing')", "the output has no such figure"),
+        ("least = 1", "print('nothing')", "the output does not contain the figure"),
         ("least = 1", "raise SystemExit(2)", "failed: exit code 2"),
         ("least = 1", "print('speed 3.9', flush=True); raise SystemExit(3)", "failed: exit code 3"),
         ("least = 1\nafter = ['-c', 'raise SystemExit(4)']", "print('speed 3.9')", "failed: exit code 4"),
     ],
 )
-def test_what_falls_short_ends_with_an_error(gate, tmp_path, monkeypatch, capfd, bar, printed, verdict) -> None:
+def test_missed_target_or_failure_exits_with_one(gate, tmp_path, monkeypatch, capfd, bar, printed, verdict) -> None:
     figures(gate, tmp_path / "a.toml", entry("slow", printed, bar), entry("good", "print('speed 5')", "least = 1"))
     assert run(gate, monkeypatch, tmp_path) == 1
-    said = capfd.readouterr().out
-    assert "what was tried" not in said
-    assert verdict in said and "good  5.0 MB/s  (at least 1: reached)" in said
+    output = capfd.readouterr().out
+    assert "what was tried" not in output
+    assert verdict in output and "good  5.0 MB/s  (at least 1: reached)" in output
 
 
-def test_a_benchmark_runs_the_package_of_its_own_commit(gate, tmp_path, monkeypatch) -> None:
-    """Also where another clone is installed."""
+def test_benchmark_imports_the_package_of_its_checkout(gate, tmp_path, monkeypatch) -> None:
+    """Even if another clone is installed."""
     other = tmp_path / "bertjax"
     other.mkdir()
     (other / "__init__.py").touch()
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    said = gate.run(["-c", "import bertjax; print(bertjax.__file__)"]).end
-    assert said == f"{gate.REPOSITORY / 'bertjax' / '__init__.py'}\n"
+    output = gate.run(["-c", "import bertjax; print(bertjax.__file__)"]).end
+    assert output == f"{gate.REPOSITORY / 'bertjax' / '__init__.py'}\n"
 
 
-def test_what_could_not_be_reached_is_said_beside_the_bar(gate, tmp_path, monkeypatch, capfd) -> None:
+def test_reasons_follow_a_missed_target(gate, tmp_path, monkeypatch, capfd) -> None:
     reason = "fell_short = 'measured 3.9'\ntried = 'more threads'"
     figures(gate, tmp_path / "a.toml", entry("slow", "print('speed 3.9')", f"least = 4\n{reason}"))
     assert run(gate, monkeypatch, tmp_path) == 1
@@ -178,7 +179,7 @@ def test_what_could_not_be_reached_is_said_beside_the_bar(gate, tmp_path, monkey
     assert "\n**slow** (at least 4; this test). Measured 3.9. More threads.\n" in page
 
 
-def test_the_pages_are_what_the_gate_makes(gate) -> None:
+def test_pages_match_the_recorded_results(gate) -> None:
     known, results = gate.read_figures(), json.loads((BENCHMARKS / "results.json").read_text())
     race = json.loads((BENCHMARKS / "race.json").read_text())
     page, readme = (path.read_text(encoding="utf-8") for path in (BENCHMARKS / "README.md", REPOSITORY / "README.md"))
@@ -189,8 +190,8 @@ def test_the_pages_are_what_the_gate_makes(gate) -> None:
     assert "FALLS SHORT" not in page + readme
 
 
-def test_recipe_has_mean_and_standard_error_of_its_runs() -> None:
-    """Over seeds if there are several, else over the examples; a recipe whose race is not over has no row."""
+def test_race_table_has_means_and_standard_errors() -> None:
+    """Over several seeds, or else over the examples. A recipe without finished runs has no row."""
     outcome = {"commit": "0123456", "steps": 6_402, "mrpc": 0.8, "qnli": 0.6, "cranfield": 0.2}
     runs = {"bert_0": outcome | {"sst2": 0.75, "sst2_error": 0.0147, "sst2_baseline": 0.509, "pos": 0.9}}
     runs |= {f"electra_{n}": outcome | {"sst2": value, "sst2_error": 0.01} for n, value in enumerate((0.7, 0.72))}
@@ -220,18 +221,18 @@ def test_all_but_the_races_take_less_than_ninety_minutes(gate) -> None:
     assert sum(seconds.values()) < 90 * 60, f"give some of them fewer rounds: {seconds}"
 
 
-def test_missing_data_and_races_are_left_out(gate, tmp_path, monkeypatch, capfd) -> None:
+def test_missing_data_and_races_are_skipped(gate, tmp_path, monkeypatch, capfd) -> None:
     long = entry("race", "print('speed 1')", "race = true")
     figures(gate, tmp_path / "a.toml", entry("text", "print('speed 1')", "data = ['wiki']"), long)
     assert run(gate, monkeypatch, tmp_path, "--data", str(tmp_path)) == 3
-    said = capfd.readouterr().out
-    assert f"text  skipped: needs {tmp_path / 'wiki'}" in said and "\nrace" not in said
+    output = capfd.readouterr().out
+    assert f"text  skipped: needs {tmp_path / 'wiki'}" in output and "\nrace" not in output
     assert run(gate, monkeypatch, tmp_path, "--data", str(tmp_path), "--allow-skipped") == 0
     assert run(gate, monkeypatch, tmp_path, "race") == 0
     assert "race  1.0 MB/s  (none)" in capfd.readouterr().out
 
 
-def test_figures_beside_kerashub_need_its_interpreter(gate, tmp_path, monkeypatch, capfd) -> None:
+def test_kerashub_figures_require_its_interpreter(gate, tmp_path, monkeypatch, capfd) -> None:
     figures(gate, tmp_path / "a.toml", entry("traffic", "print('speed 5', '{keras}')", "most = 6"))
     assert run(gate, monkeypatch, tmp_path) == 3
     assert "traffic  skipped: needs an interpreter with keras-hub; give --keras" in capfd.readouterr().out
@@ -241,20 +242,20 @@ def test_figures_beside_kerashub_need_its_interpreter(gate, tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("made", "message"),
+    ("entries", "message"),
     [
-        ([entry("a", "", ""), entry("a", "", "")], "a: named twice"),
+        ([entry("a", "", ""), entry("a", "", "")], "a: duplicate name"),
         ([entry("a", "", "limit = 3")], "a: unknown key limit"),
-        ([entry("a", "", "least = 3").replace("set_by = 'this test'\n", "")], "a has a bar, but set_by does not say"),
+        ([entry("a", "", "least = 3").replace("set_by = 'this test'\n", "")], "a has a target without set_by"),
     ],
 )
-def test_a_wrong_entry_is_named(gate, tmp_path, made, message) -> None:
-    figures(gate, tmp_path / "a.toml", *made)
+def test_invalid_entry_is_refused(gate, tmp_path, entries, message) -> None:
+    figures(gate, tmp_path / "a.toml", *entries)
     with pytest.raises(ValueError, match=message):
         gate.read_figures()
 
 
-def test_every_figure_is_made_by_a_program_that_exists(gate) -> None:
+def test_every_figure_has_a_program_and_a_format(gate) -> None:
     for figure in gate.read_figures().values():
         assert (BENCHMARKS.parents[1] / figure.command[0]).is_file(), figure.name
         assert figure.shown.format(1.5) != figure.shown, figure.name
@@ -262,7 +263,7 @@ def test_every_figure_is_made_by_a_program_that_exists(gate) -> None:
         assert re.compile(figure.reads).groups == 1 + figure.beside.count("{}"), figure.name
 
 
-def test_a_commit_is_dirty_by_other_changes_than_the_gates_own(gate, tmp_path, monkeypatch) -> None:
+def test_commit_is_dirty_except_for_the_gates_own_files(gate, tmp_path, monkeypatch) -> None:
     git = ["git", "-c", "user.name=A", "-c", "user.email=a@example.org"]
     for name in ("README.md", "tests/benchmarks/results.json", "code.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The benchmarks of the train step: the other side's loss where its head computes fewer positions, and the ratios."""
+"""The train step benchmarks: the loss with a gathered head, and the ratios."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bertjax.families.registry import get_family
 
 
 @pytest.mark.parametrize("family", HEADS)
-def test_head_at_predicted_positions_equals_head_at_all(family: str) -> None:
+def test_gathered_head_equals_full_head(family: str) -> None:
     torch = pytest.importorskip("torch", reason="needs torch")
     pytest.importorskip("transformers", reason="needs transformers")
     from their_pretraining import predict_where_labelled, pretraining
@@ -29,24 +29,24 @@ def test_head_at_predicted_positions_equals_head_at_all(family: str) -> None:
     inputs = {name: torch.tensor(batch[name], dtype=torch.long) for name in ("input_ids", "token_type_ids")}
     inputs["pair_labels"] = torch.tensor(batch["pair_labels"][:, 0], dtype=torch.long)
     network, loss_of = pretraining(model)
-    wanted = loss_of(inputs | {"labels": labels})
-    gradients = torch.autograd.grad(wanted, list(network.parameters()), allow_unused=True)
-    seen: list[tuple[int, ...]] = []
+    expected = loss_of(inputs | {"labels": labels})
+    gradients = torch.autograd.grad(expected, list(network.parameters()), allow_unused=True)
+    shapes: list[tuple[int, ...]] = []
     labelled = predict_where_labelled(network, family, labels)
     network.get_submodule(HEADS[family]).register_forward_hook(
-        lambda _, given, made: seen.append(tuple(given[0].shape))
+        lambda _, inputs, outputs: shapes.append(tuple(inputs[0].shape))
     )
-    found = loss_of(inputs | {"labels": labelled})
-    assert seen[0][:2] == labelled.shape == (1, (labels >= 0).sum()) and labelled.numel() < labels.numel() / 4
-    np.testing.assert_allclose(found.item(), wanted.item(), rtol=1e-6)
-    again = torch.autograd.grad(found, list(network.parameters()), allow_unused=True)
-    for one, other in zip(again, gradients, strict=True):
+    actual = loss_of(inputs | {"labels": labelled})
+    assert shapes[0][:2] == labelled.shape == (1, (labels >= 0).sum()) and labelled.numel() < labels.numel() / 4
+    np.testing.assert_allclose(actual.item(), expected.item(), rtol=1e-6)
+    actual_gradients = torch.autograd.grad(actual, list(network.parameters()), allow_unused=True)
+    for one, other in zip(actual_gradients, gradients, strict=True):
         assert (one is None) == (other is None)
         if one is not None:
             np.testing.assert_allclose(one.numpy(), other.numpy(), atol=1e-6)
 
 
-def test_a_ratio_is_of_each_sides_fastest_setting_with_its_span() -> None:
+def test_ratio_compares_fastest_settings_with_range() -> None:
     times = {
         ("bertjax", "float32"): [2.0, 2.0, 4.0],
         ("bertjax", "bfloat16"): [1.0, 1.25, 1.0],
@@ -57,8 +57,8 @@ def test_a_ratio_is_of_each_sides_fastest_setting_with_its_span() -> None:
     assert bench_train_step.ratio(times, "transformers", "float32") == "1.50 (0.75 to 1.50 in a round)"
 
 
-def test_a_head_that_cannot_be_gathered_is_refused(monkeypatch, capsys) -> None:
+def test_gathered_option_refuses_unsupported_families(monkeypatch, capsys) -> None:
     monkeypatch.setattr(sys, "argv", ["bench_train_step.py", "electra", "--gathered"])
     with pytest.raises(SystemExit):
         bench_train_step.main()
-    assert "electra is of electra; heads are gathered for bert, albert" in capsys.readouterr().err
+    assert "not supported for electra (electra), only for bert, albert" in capsys.readouterr().err

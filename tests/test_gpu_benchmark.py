@@ -1,4 +1,4 @@
-"""`bench_gpu.py`: what its rows compare, and a rehearsal of one on a CPU."""
+"""`bench_gpu.py`: the compared rows, and a rehearsal on a CPU."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from bench_gpu import PREDICTIONS, parsed, rows
+from bench_gpu import PREDICTIONS, parse, rows
 from fake_devices import xla_flags
 
 PROGRAM = Path(__file__).parent / "benchmarks" / "bench_gpu.py"
 
 
-def test_rows_have_the_tokens_and_predictions_they_name() -> None:
-    made = [*rows(parsed(["--sizes", "tiny", "--tokens", "1024"]))]
-    assert len(made) == 7  # three of each length, and packed rows
-    for row in made:
+def test_rows_match_their_names() -> None:
+    comparisons = [*rows(parse(["--sizes", "tiny", "--tokens", "1024"]))]
+    assert len(comparisons) == 7  # three for each length, and packed rows
+    for row in comparisons:
         for _, work in row.sides.values():
             length = int(row.name.split(",")[0].split()[1])
             batch = work.batch()
@@ -29,12 +29,12 @@ def test_rows_have_the_tokens_and_predictions_they_name() -> None:
 
 
 @pytest.mark.long
-def test_a_rehearsal_measures_both_sides(tmp_path: Path) -> None:
+def test_rehearsal_on_cpu_measures_both_sides(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     small = ["--sizes", "tiny", "--lengths", "128", "--tokens", "512", "--device", "cpu", "--steps", "2"]
     output = tmp_path / "figures.json"
     words = [*small, "--only", "no attention", "--no-compile", "--output", str(output)]
-    # Without the fake devices of the tests, on which a side is not measured.
+    # Without the fake devices of the other tests.
     environment = {**os.environ, "XLA_FLAGS": xla_flags(devices=1, quick=False)}
     subprocess.run([sys.executable, str(PROGRAM), *words], check=True, timeout=600, env=environment)
     figures = json.loads(output.read_text())["figures"]

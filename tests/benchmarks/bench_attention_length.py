@@ -1,14 +1,14 @@
-"""Time and memory of the train step at growing lengths of rows, with a window in every layer, and their growth.
+"""Time and memory of the train step at growing row lengths, with a window in every layer, and their growth.
 
     python tests/benchmarks/bench_attention_length.py                              # 1,024 to 8,192, window 64
-    python tests/benchmarks/bench_attention_length.py --window 0 --lengths 1024 2048   # every token sees all
-    python tests/benchmarks/bench_attention_length.py --window 256 --global-token      # as Longformer's classifier
-    python tests/benchmarks/bench_attention_length.py --blocks 64                      # as BigBird, 3 random ones
+    python tests/benchmarks/bench_attention_length.py --window 0 --lengths 1024 2048   # full attention
+    python tests/benchmarks/bench_attention_length.py --window 256 --global-token      # like Longformer's classifier
+    python tests/benchmarks/bench_attention_length.py --blocks 64                      # like BigBird, 3 random blocks
 
-One row in float32 on a CPU, dropout 0.1: forward, backward, clip and update, the lengths in turns. Memory is what the
-compiler says of the step: arguments, results and temporaries. The growth is the slope of the logarithm by that of the
-length: 1 where double the length takes double the time. Seconds of the clock and of the processor are given: other
-load lengthens the first. The vocabulary is small, as its update is the same at any length.
+One row in float32 on a CPU, dropout 0.1: forward, backward, clip and update, with the lengths in turns. Memory is the
+compiler's figure for the step: arguments, results and temporaries. The growth is the slope in log-log space: 1 if
+double the length takes double the time. Prints wall time and CPU time, since other load affects wall time. The
+vocabulary is small, because its update does not depend on the length.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from bertjax.training.stages import make_stages
 
 
 def make_pattern(arguments: argparse.Namespace) -> dict[str, int | str | bool]:
-    """What the layers see, as fields of the model's config."""
+    """The attention pattern as fields of the model's config."""
     if arguments.blocks:
         return {"attention_block": arguments.blocks, "random_blocks": 3}
     window = {"window": arguments.window, "global_every": 0 if arguments.window else 1}
     return window | ({"global_tokens": "first", "global_projections": True} if arguments.global_token else {})
 
 
-def work_of(length: int, pattern: dict[str, int | str | bool]) -> Work:
-    """Four layers of width 256, 15 % of the tokens predicted."""
+def make_work(length: int, pattern: dict[str, int | str | bool]) -> Work:
+    """Four layers of width 256 that predict 15 % of the tokens."""
     model = ModelConfig(
         vocab_size=2048,
         hidden_size=256,
@@ -49,8 +49,8 @@ def work_of(length: int, pattern: dict[str, int | str | bool]) -> Work:
     return Work(model, rows=1, length=length, predictions=length * 15 // 100)
 
 
-def memory_of(work: Work) -> int:
-    """Bytes that the step needs, by the compiler."""
+def step_memory(work: Work) -> int:
+    """The memory of the step in bytes, according to the compiler."""
     config = Config(
         model=work.model,
         data=DataConfig(
@@ -63,12 +63,12 @@ def memory_of(work: Work) -> int:
 
 
 def slope(lengths: list[int], values: list[float]) -> float:
-    """Of log(value) by log(length), least squares."""
+    """The least-squares slope of log(value) over log(length)."""
     return statistics.linear_regression(list(map(math.log, lengths)), list(map(math.log, values))).slope
 
 
 def processor_seconds(process: int) -> float:
-    """What a process has used so far, in user and kernel mode."""
+    """The CPU time of a process so far, in user and kernel mode."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -79,27 +79,29 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=[1024, 2048, 4096, 8192])
     parser.add_argument("--window", type=int, default=64)
     parser.add_argument("--blocks", type=int, default=0, metavar="TOKENS", help="block-sparse attention, no windows")
-    parser.add_argument("--global-token", action="store_true", help="the first token sees all and is seen by all")
+    parser.add_argument(
+        "--global-token", action="store_true", help="the first token attends to all tokens, and all to it"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
-    works = [work_of(length, make_pattern(arguments)) for length in arguments.lengths]
+    works = [make_work(length, make_pattern(arguments)) for length in arguments.lengths]
     sides = []
     for work in works:
         sides.append(Side("bertjax", work))
         sides[-1].ready()
     used: list[list[float]] = [[] for _ in sides]
     for number in range(arguments.rounds):
-        for side, of_length in zip(sides, used, strict=True):
+        for side, seconds in zip(sides, used, strict=True):
             before = processor_seconds(side.process.pid)
             side.turn(1)
-            of_length.append(processor_seconds(side.process.pid) - before)
+            seconds.append(processor_seconds(side.process.pid) - before)
         print(number, *(f"{side.times[-1]:.3f} s" for side in sides), f"load {os.getloadavg()[0]:.1f}", flush=True)
     for side in sides:
         side.close()
     figures = {
         "s a step": [min(side.times) for side in sides],
-        "s of processor": [min(of_length) for of_length in used],
-        "MiB": [memory_of(work) / 2**20 for work in works],
+        "s of processor": [min(seconds) for seconds in used],
+        "MiB": [step_memory(work) / 2**20 for work in works],
     }
     for number, length in enumerate(arguments.lengths):
         print(f"{length}:", ", ".join(f"{values[number]:,.2f} {name}" for name, values in figures.items()))

@@ -1,6 +1,6 @@
-"""Speed of the input: rows a second and memory of a plan, tokens a second of the batch function and of the feed.
+"""Throughput of the input: rows/s and memory of the epoch plan, tokens/s of the batch function and of the feed.
 
-python tests/benchmarks/bench_batches.py                    # a made-up corpus of 10 million rows' worth of text
+python tests/benchmarks/bench_batches.py                    # a synthetic corpus of about 10 million rows
 python tests/benchmarks/bench_batches.py --store DIRECTORY  # a prepared token store
 """
 
@@ -35,7 +35,7 @@ Batch = dict[str, np.ndarray]
 
 
 def measure_plan(split, length: int) -> None:
-    """Print the rows a second of building a plan, and by how much memory grows meanwhile."""
+    """Print how many rows/s are planned, and how much memory grows meanwhile."""
     before = resident()
     peak, done = [before], threading.Event()
 
@@ -64,44 +64,44 @@ def measure_plan(split, length: int) -> None:
 
 
 def resident() -> int:
-    """Bytes of memory that this process holds, mapped files included."""
+    """The resident memory of this process in bytes, including mapped files."""
     with open("/proc/self/statm") as stream:
         return int(stream.read().split()[1]) * resource.getpagesize()
 
 
 def measure_batches(make: Callable[[int], Batch], batch_size: int, threads: int, repeats: int) -> str:
-    """Tokens a second of `threads` threads making batches."""
+    """Tokens/s of `threads` threads that make batches."""
     steps = max(2 * threads, 2**13 // batch_size)
     with ThreadPoolExecutor(threads) as pool:
         return rates(lambda turn: pool.map(make, range(turn * steps, (turn + 1) * steps)), repeats)
 
 
 def measure_feed(batches: PairBatches, engine: str, batch_size: int, threads: int, repeats: int) -> str:
-    """Tokens a second out of a feed that nothing but this loop empties."""
+    """Tokens/s of a feed whose only consumer is this loop."""
     steps = max(16, 2**15 // batch_size)
     with open_feed(batches, start_step=0, global_batch_size=batch_size, threads=threads, engine=engine) as feed:
         return rates(lambda _: itertools.islice(feed, steps), repeats)
 
 
-def rates(batches_of: Callable[[int], Iterable[Batch]], repeats: int) -> str:
-    """Positions and real tokens a second, medians over the turns after the first."""
+def rates(make_batches: Callable[[int], Iterable[Batch]], repeats: int) -> str:
+    """Positions/s and real tokens/s, as medians over all turns but the first."""
     positions, real = [], []
     for turn in range(repeats + 1):
         start = time.perf_counter()
-        # Counting is part of what a user of the batches does at least: it reads them.
-        made = [(batch["input_ids"].size, np.count_nonzero(batch["sequence_ids"])) for batch in batches_of(turn)]
+        # Counting reads the batches, which is the least that any consumer does.
+        counts = [(batch["input_ids"].size, np.count_nonzero(batch["sequence_ids"])) for batch in make_batches(turn)]
         seconds = time.perf_counter() - start
-        positions.append(sum(of_batch for of_batch, _ in made) / seconds / 1e6)
-        real.append(sum(of_batch for _, of_batch in made) / seconds / 1e6)
+        positions.append(sum(size for size, _ in counts) / seconds / 1e6)
+        real.append(sum(tokens for _, tokens in counts) / seconds / 1e6)
     return f"{statistics.median(positions[1:]):6.1f} M positions/s {statistics.median(real[1:]):6.1f} M real tokens/s"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--store", help="a token store; without it a corpus is made up")
-    parser.add_argument("--sentences", type=int, default=35_000_000, help="of the made-up corpus")
+    parser.add_argument("--store", help="a token store (default: a synthetic corpus)")
+    parser.add_argument("--sentences", type=int, default=35_000_000, help="size of the synthetic corpus")
     parser.add_argument(
-        "--giant", type=int, default=0, help="of the made-up sentences, those of one document amid them"
+        "--giant", type=int, default=0, help="size of one giant document in the synthetic corpus, in sentences"
     )
     parser.add_argument("--plan-only", action="store_true")
     parser.add_argument("--length", type=int, default=128)

@@ -1,12 +1,11 @@
-"""How many wrong words `bertjax fill-mask --correct` finds and corrects in sentences where a rule replaced one.
+"""How many wrong words `bertjax fill-mask --correct` detects and corrects in sentences with one replaced word.
 
     python tests/benchmarks/bench_correction.py --model RUN --text FILE.txt.xz --folder DIR [--sentences 1000]
 
-FILE is the output of WikiExtractor that RUN was not trained on. Of each sentence of 8 to 30 words one word of letters
-is replaced by another of the file's 500 most common words, drawn by their frequency and the seed. The pairs are written
-to DIR/errors.tsv in the layout of SIGHAN's sets (id, source, target), which
-`bertjax fill-mask --correct --evaluate` reads too. The threshold is the best on every other pair, and the figures are
-of the rest: in one pass, and with each word hidden in turn.
+FILE is output of WikiExtractor that RUN was not trained on. In each sentence of 8 to 30 words, one alphabetic word is
+replaced by another of the file's 500 most common words, drawn by frequency. The pairs are written to DIR/errors.tsv in
+SIGHAN's layout (id, source, target), which `bertjax fill-mask --correct --evaluate` reads. The threshold is tuned on
+every other pair, and the figures are for the rest: in one pass, and with each word masked in turn.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ _COMMONEST = 500
 _SENTENCE = re.compile(r"[A-Z][^.!?()\[\]<>]*[a-z]\.(?=\s|$)")
 
 
-def sentences_of(path: Path) -> Iterator[str]:
-    """Sentences of plain text, of 8 to 30 words, each once."""
+def read_sentences(path: Path) -> Iterator[str]:
+    """Yield the distinct sentences of 8 to 30 words."""
     seen: set[str] = set()
     with lzma.open(path, "rt", encoding="utf-8") as lines:
         for line in lines:
@@ -39,7 +38,7 @@ def sentences_of(path: Path) -> Iterator[str]:
 
 
 def with_errors(sentences: list[str], counts: Counter[str], count: int, seed: int) -> list[tuple[str, str]]:
-    """Pairs of a sentence with one replaced word and the sentence itself."""
+    """Pairs (sentence with one replaced word, original sentence)."""
     draw = np.random.default_rng(seed)
     common = [word for word, _ in counts.most_common(_COMMONEST)]
     shares = np.array([counts[word] for word in common], float)
@@ -60,17 +59,17 @@ def with_errors(sentences: list[str], counts: Counter[str], count: int, seed: in
 
 
 def main() -> None:
-    """Print the figures of both ways."""
+    """Print the figures of both methods."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", required=True, metavar="RUN", help="a run, hf:DIR or tf1:DIR with an MLM head")
     parser.add_argument(
         "--text", type=Path, required=True, metavar="FILE", help="held-out output of WikiExtractor, .xz"
     )
     parser.add_argument("--folder", type=Path, required=True, metavar="DIR", help="where errors.tsv is written")
-    parser.add_argument("--sentences", type=int, default=1000, metavar="N", help="pairs (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the errors (%(default)s)")
+    parser.add_argument("--sentences", type=int, default=1000, metavar="N", help="number of pairs (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the errors (%(default)s)")
     arguments = parser.parse_args()
-    sentences = list(sentences_of(arguments.text))
+    sentences = list(read_sentences(arguments.text))
     counts = Counter(
         word for sentence in sentences for word in sentence.split(" ") if word.isalpha() and word.islower()
     )
@@ -78,8 +77,8 @@ def main() -> None:
     path = arguments.folder / "errors.tsv"
     lines = [f"{number}\t{source}\t{target}\n" for number, (source, target) in enumerate(pairs, 1)]
     path.write_text("".join(lines), encoding="utf-8")
-    print(f"{len(pairs):,} of {len(sentences):,} sentences, with an error each: {path}")
-    for name, more in (("one pass", []), ("each word hidden", ["--masked"])):
+    print(f"{len(pairs):,} of {len(sentences):,} sentences, each with one error: {path}")
+    for name, more in (("one pass", []), ("each word masked", ["--masked"])):
         print(f"\n{name}", flush=True)
         if bertjax(["fill-mask", arguments.model, "--correct", "--evaluate", str(path), *more]):
             raise SystemExit(1)

@@ -1,13 +1,13 @@
-"""Tokens/s and MFU of BERT-Base and Large at 128 and 512 in bfloat16 on one GPU, beside transformers on the same one.
+"""Tokens/s and MFU of BERT-Base and Large at 128 and 512 in bfloat16, compared with transformers on the same GPU.
 
     python tests/benchmarks/bench_gpu.py --output bench_gpu.json
     python tests/benchmarks/bench_gpu.py --sizes tiny --lengths 128 --tokens 512 --device cpu --steps 2   # a rehearsal
 
 The other side is transformers' BertForPreTraining with SDPA, torch.compile, autocast and fused AdamW. The sides of a
-row of the table are processes that take turns on the device: so many steps each, in several rounds, the median of
-which counts. Beside the paper's dropout everywhere there is none in the attention, without which fused attention is
-possible; packed rows of four pairs beside rows half of padding; and what `deterministic` costs. Batches are random ids,
-so that neither text nor tokenizer is needed. MFU is by bertjax.training.flops over real tokens, against the data sheet.
+table row are processes that take turns on the device, with several steps per turn; the median of the rounds counts.
+Compares the paper's dropout with no attention dropout (which allows fused attention), packed rows of four pairs with
+half-empty rows, and measures the cost of `deterministic`. Batches are random ids, so that neither text nor tokenizer is
+needed. MFU uses bertjax.training.flops over real tokens, and the peak of the data sheet.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ SIZES = {  # name: (layers, hidden, heads)
     "large": (24, 1024, 16),
 }
 PREDICTIONS = {128: 20, 512: 76}
-HALF_FULL = 0.55  # of a row of 512 of Wikipedia, by tests/benchmarks/bench_packing.py about that much is text
+HALF_FULL = 0.55  # the share of text in rows of 512 tokens of Wikipedia, by tests/benchmarks/bench_packing.py
 
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison: the sides that take turns, the first of which the others are measured against."""
+    """One comparison: sides that take turns, where the first is the baseline."""
 
     name: str
     sides: dict[str, tuple[str, Work]]
 
 
 def rows(arguments: argparse.Namespace) -> Iterator[Row]:
-    """All comparisons that were asked for."""
+    """Yield the chosen comparisons."""
     for size in arguments.sizes:
         layers, hidden, heads = SIZES[size]
         for length in arguments.lengths:
@@ -71,7 +71,7 @@ def rows(arguments: argparse.Namespace) -> Iterator[Row]:
 
 
 def comparisons(name: str, work: Work) -> Iterator[Row]:
-    """Those of one model and length."""
+    """Yield the comparisons for one model and length."""
     plain = replace(work, model=replace(work.model, attention_probs_dropout_prob=0.0))
     for label, one in (("dropout 0.1", work), ("no attention dropout", plain)):
         yield Row(f"{name}, {label}", {"bertjax": ("bertjax", one), "transformers": ("transformers", one)})
@@ -86,7 +86,7 @@ def comparisons(name: str, work: Work) -> Iterator[Row]:
 
 
 def measure(row: Row, steps: int, rounds: int) -> list[dict]:
-    """The figures of each side, which take turns."""
+    """Let the sides take turns, and return their figures."""
     sides = {name: Side(side, work) for name, (side, work) in row.sides.items()}
     try:
         kinds = {name: side.ready() for name, side in sides.items()}
@@ -97,20 +97,20 @@ def measure(row: Row, steps: int, rounds: int) -> list[dict]:
         for side in sides.values():
             side.close()
     kind = next(iter(kinds.values()))
-    found = []
+    results = []
     for name, side in sides.items():
-        kind_of_side, work = row.sides[name]
+        program, work = row.sides[name]
         seconds = statistics.median(side.times)
         rate, peak = work.tokens / seconds, peak_flops(kind)
         flops = train_flops_per_token(work.model, work.length // work.pairs, work.predictions / work.pairs)
         attention = "sdpa"
-        if kind_of_side == "bertjax":
-            where = "cpu" if work.device == "cpu" else "gpu"
-            capability = compute_capability(SimpleNamespace(platform=where, device_kind=kind))
+        if program == "bertjax":
+            platform = "cpu" if work.device == "cpu" else "gpu"
+            capability = compute_capability(SimpleNamespace(platform=platform, device_kind=kind))
             attention = str(
-                choose_attention(work.model, work.execution, where, work.length, work.pairs > 1, capability)
+                choose_attention(work.model, work.execution, platform, work.length, work.pairs > 1, capability)
             )
-        found.append(
+        results.append(
             {
                 "row": row.name,
                 "side": name,
@@ -123,12 +123,12 @@ def measure(row: Row, steps: int, rounds: int) -> list[dict]:
                 "mfu": rate * flops / peak if peak else None,
             }
         )
-    for figures in found:
-        figures["times_the_first"] = figures["tokens_per_second"] / found[0]["tokens_per_second"]
-    return found
+    for figures in results:
+        figures["times_the_first"] = figures["tokens_per_second"] / results[0]["tokens_per_second"]
+    return results
 
 
-def shown(figures: dict) -> str:
+def format_line(figures: dict) -> str:
     """A line of the table."""
     mfu = "     -" if figures["mfu"] is None else f"{figures['mfu']:6.1%}"
     return (
@@ -139,50 +139,54 @@ def shown(figures: dict) -> str:
 
 
 def versions() -> dict[str, str]:
-    """What it ran on."""
+    """The versions of Python and the relevant packages."""
     installed = {d.metadata["Name"].lower(): d.version for d in metadata.distributions()}
-    named = ("jax", "jaxlib", "flax", "torch", "transformers")
-    return {name: installed[name] for name in named if name in installed} | {"python": platform.python_version()}
+    names = ("jax", "jaxlib", "flax", "torch", "transformers")
+    return {name: installed[name] for name in names if name in installed} | {"python": platform.python_version()}
 
 
-def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options."""
+def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["large", "base"])
     parser.add_argument("--lengths", nargs="+", type=int, default=[128, 512])
-    parser.add_argument("--tokens", type=int, default=32_768, help="of a batch (%(default)s)")
-    parser.add_argument("--steps", type=int, default=15, help="of a turn (%(default)s)")
+    parser.add_argument("--tokens", type=int, default=32_768, help="tokens of a batch (%(default)s)")
+    parser.add_argument("--steps", type=int, default=15, help="steps of a turn (%(default)s)")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", default="", help="comparisons whose name has this in it")
+    parser.add_argument("--only", default="", help="run only comparisons whose name contains this")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--unroll", action=argparse.BooleanOptionalAction, default=True, help="the scan over layers")
-    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True, help="transformers, by torch")
+    parser.add_argument(
+        "--unroll", action=argparse.BooleanOptionalAction, default=True, help="unroll the scan over layers"
+    )
+    parser.add_argument(
+        "--compile", action=argparse.BooleanOptionalAction, default=True, help="run transformers under torch.compile"
+    )
     parser.add_argument("--output", type=Path, default=Path("bench_gpu.json"))
     return parser.parse_args(words)
 
 
 def main() -> int:
-    """Measure all that was asked for, print each as it comes, and write everything to a file. Returns the exit code."""
-    arguments = parsed()
+    """Measure the chosen comparisons, print each one, and write all to a file. Returns the exit code."""
+    arguments = parse()
     # Two processes share the GPU's memory.
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     os.environ["JAX_PLATFORMS"] = arguments.device
-    everything: list[dict] = []
-    died = False
+    figures: list[dict] = []
+    failed = False
     for row in rows(arguments):
         if arguments.only not in row.name:
             continue
         try:
-            found = measure(row, arguments.steps, arguments.rounds)
+            results = measure(row, arguments.steps, arguments.rounds)
         except EOFError:
-            print(f"{row.name:38} a side died; its error stands above", flush=True)
-            died = True
+            print(f"{row.name:38} a side died; its error is printed above", flush=True)
+            failed = True
             continue
-        everything += found
-        print(*map(shown, found), sep="\n", flush=True)
-        # After each, for a machine that is lent may be taken back.
-        arguments.output.write_text(json.dumps({"versions": versions(), "figures": everything}, indent=1))
-    return int(died)
+        figures += results
+        print(*map(format_line, results), sep="\n", flush=True)
+        # Write after each comparison, because a lent machine may be taken back.
+        arguments.output.write_text(json.dumps({"versions": versions(), "figures": figures}, indent=1))
+    return int(failed)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""Whether an encoder finds a pass key in long documents, by length; the documents are made by rule.
+"""Pass-key retrieval: how often an encoder finds the right one of many long synthetic documents, by length.
 
     python tests/benchmarks/bench_long_retrieval.py --folder DIR [--model hf:DIR] [--lengths 256 8192] [--documents 50]
 
-As the pass keys of LongEmbed (arXiv 2404.12096, section 3): each document is filler with one sentence about a person's
-pass key at a random place, each query asks for one person's, and all documents of a set have one length in tokens. For
-each length: how often the right document comes first, by vectors and by BM25, the time of the index and the queries,
-and the peak memory of the command. Without --model a small network with ModernBERT's layers is trained first: MLM on
-rows of whole documents, then pairs of queries and documents of up to --train-length tokens, with names that no query
-of the test has. What was made stays in --folder, and is not made again.
+As in LongEmbed (arXiv 2404.12096, section 3), each document is filler with one sentence about a person's pass key at a
+random place, each query asks for one person's pass key, and all documents of a set have the same length in tokens.
+Prints for each length how often the right document is ranked first by vectors and by BM25, the time for the index and
+the queries, and the peak memory of the command. Without --model, a small network with ModernBERT's layers is trained
+first: MLM on rows of whole documents, then pairs of queries and documents of up to --train-length tokens, with names
+that do not occur in the test. Models and indexes stay in --folder and are reused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from kept import require_same_commit
+from race_record import require_same_commit
 
 FILLER = (
     "the grass is green .",
@@ -63,101 +63,100 @@ def config() -> Config:
 
 
 def document(draw: np.random.Generator, name: str, tokens: int) -> str:
-    """Filler of about so many tokens (a word and a full stop are one each) with a sentence about a name's pass key."""
+    """Filler of about `tokens` tokens (words and full stops) with a sentence about a person's pass key."""
     needle = f"the pass key of {name} is {' '.join(map(str, draw.integers(10, size=4)))} ."
-    sentences, left = [], tokens - 2 - len(needle.split())
-    while left > 0:
-        sentence = FILLER[draw.integers(len(FILLER))].split()[-left:]
+    sentences, remaining = [], tokens - 2 - len(needle.split())
+    while remaining > 0:
+        sentence = FILLER[draw.integers(len(FILLER))].split()[-remaining:]
         sentences.append(" ".join(sentence))
-        left -= len(sentence)
+        remaining -= len(sentence)
     sentences.insert(int(draw.integers(len(sentences) + 1)), needle)
     return " ".join(sentences)
 
 
 def write_lines(path: Path, rows: list[dict[str, str]]) -> Path:
-    """JSON Lines."""
+    """Write the rows as JSON Lines."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
-def ask(name: str) -> str:
-    """The query."""
+def make_query(name: str) -> str:
     return f"what is the pass key of {name} ?"
 
 
 def bertjax(*arguments: str) -> tuple[float, float]:
-    """Run a command; its seconds, and the peak memory of any command so far in GiB. Ends the script if it fails."""
+    """Run a command. Returns its seconds, and the peak memory of all commands so far in GiB. Raises if it fails."""
     started = time.monotonic()
     subprocess.run([sys.executable, "-m", "bertjax", *arguments], check=True, stdout=subprocess.DEVNULL)
     return time.monotonic() - started, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
 
 
-def trained(folder: Path, names: list[str], arguments: argparse.Namespace) -> str:
-    """The run of a small encoder that learned from documents about these names."""
+def train(folder: Path, names: list[str], arguments: argparse.Namespace) -> str:
+    """Train a small encoder on documents about these names; returns its run directory."""
     start, run = folder / "start", folder / "encoder"
     draw = np.random.default_rng(1)
     pairs = []
     for number in range(arguments.pairs):
         name = names[number % len(names)]
         pairs.append(
-            {"text": ask(name), "text_b": document(draw, name, int(draw.integers(48, arguments.train_length)))}
+            {"text": make_query(name), "text_b": document(draw, name, int(draw.integers(48, arguments.train_length)))}
         )
     train, dev = write_lines(folder / "train.jsonl", pairs[100:]), write_lines(folder / "dev.jsonl", pairs[:100])
     texts = [{"text": f"{pair['text_b']} {pair['text']}"} for pair in pairs]
     corpus = write_lines(folder / "corpus.jsonl", texts)
     (folder / "recipe.py").write_text(RECIPE.replace("STEPS", str(arguments.steps)))
-    made = [
+    commands = [
         ("pretrain", str(folder / "recipe.py"), "--data.sources", f"jsonl:{corpus}", "--data.root",
          str(folder / "data"), "--run-dir", str(start)),
         ("finetune", "pairs", "--init-from", str(start), "--train", str(train), "--dev", str(dev), "--max-length",
          str(max(arguments.lengths)), "--batch-size", "32", "--learning-rate", "1e-3", "--epochs",
          str(arguments.epochs), "--run-dir", str(run)),
     ]  # fmt: skip
-    for command in made:
+    for command in commands:
         seconds, _ = bertjax(*command)
         print(f"{command[0]}: {seconds:,.0f} s", flush=True)
     return str(run)
 
 
 def share_first(results: Path, queries: list[dict[str, str]]) -> float:
-    """How often the document of the query's own number comes first."""
-    found = [json.loads(line)["results"][0]["id"] for line in results.read_text().splitlines()]
-    return sum(one == query["_id"] for one, query in zip(found, queries, strict=True)) / len(queries)
+    """The share of queries whose own document is ranked first."""
+    first = [json.loads(line)["results"][0]["id"] for line in results.read_text().splitlines()]
+    return sum(one == query["_id"] for one, query in zip(first, queries, strict=True)) / len(queries)
 
 
 def main() -> None:
     """Print a line for each length."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--model", metavar="RUN", help="a run, hf:DIR or tf1:DIR; without it one is trained")
+    parser.add_argument("--model", metavar="RUN", help="a run, hf:DIR or tf1:DIR (default: train one)")
     parser.add_argument("--lengths", type=int, nargs="+", default=[256, 512, 1024, 2048, 4096, 8192])
-    parser.add_argument("--documents", type=int, default=50, help="of each length (%(default)s)")
+    parser.add_argument("--documents", type=int, default=50, help="number of documents of each length (%(default)s)")
     parser.add_argument("--train-length", type=int, default=512)
-    parser.add_argument("--steps", type=int, default=200, help="of pretraining (%(default)s)")
-    parser.add_argument("--pairs", type=int, default=6_000, help="to learn from (%(default)s)")
+    parser.add_argument("--steps", type=int, default=200, help="steps of pretraining (%(default)s)")
+    parser.add_argument("--pairs", type=int, default=6_000, help="number of training pairs (%(default)s)")
     parser.add_argument("--epochs", type=float, default=2)
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    require_same_commit(arguments.folder)  # the runs and the index that are there are not made again
+    require_same_commit(arguments.folder)  # existing runs and indexes are reused
     names = list(np.random.default_rng(0).permutation(NAMES))
-    model = arguments.model or trained(arguments.folder, names[arguments.documents :], arguments)
+    model = arguments.model or train(arguments.folder, names[arguments.documents :], arguments)
     print("tokens  first by vectors  by BM25  seconds  peak GiB")
     for length in sorted(arguments.lengths):
         draw, folder = np.random.default_rng(length), arguments.folder / str(length)
-        queries = [{"_id": str(n), "text": ask(name)} for n, name in enumerate(names[: arguments.documents])]
+        queries = [{"_id": str(n), "text": make_query(name)} for n, name in enumerate(names[: arguments.documents])]
         rows = [
             {"_id": str(n), "text": document(draw, name, length)} for n, name in enumerate(names[: arguments.documents])
         ]
         files = write_lines(folder / "documents.jsonl", rows), write_lines(folder / "queries.jsonl", queries)
         shares, spent = [], 0.0
         for by in ("vectors", "bm25"):
-            found = folder / f"{by}.jsonl"
+            results = folder / f"{by}.jsonl"
             seconds, peak = bertjax(
                 *("search", model, "--index", str(folder / "index"), "--documents", str(files[0]), "--queries"),
-                *(str(files[1]), "--by", by, "--top", "1", "--max-length", str(length), "--output", str(found)),
+                *(str(files[1]), "--by", by, "--top", "1", "--max-length", str(length), "--output", str(results)),
             )
-            shares.append(share_first(found, queries))
+            shares.append(share_first(results, queries))
             spent += seconds
         print(f"{length:6,}  {shares[0]:16.0%}  {shares[1]:7.0%}  {spent:7.1f}  {peak:8.2f}", flush=True)
 

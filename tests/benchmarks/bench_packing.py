@@ -1,10 +1,9 @@
-"""What packing gains: real tokens a second of a run with packed rows against one with a sentence pair to a row.
+"""The gain of packing: real tokens/s of training on packed rows, relative to one sentence pair per row.
 
 python tests/benchmarks/bench_packing.py STORE --length 512 --rounds 5
 
-STORE is a token store, or a folder with a single one. Both runs train the same network on rows of the same length from
-it, each in its own state; they take turns in one process, so that a machine whose speed varies slows both alike.
-Batches are made in the timed part.
+STORE is a token store, or a folder with exactly one. Both runs train the same network on rows of the same length, and
+take turns in one process, so that a varying machine speed affects both alike. The timing includes making batches.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from bertjax.training.optimizer import make_optimizer
 from bertjax.training.stages import make_stages, stage_step
 from bertjax.training.state import draw_blueprint, init_state
 
-SAMPLE = 2000  # rows whose padding is counted
+SAMPLE = 2000  # rows for the padding statistics
 
 
 class Run:
-    """A small BERT training on one kind of rows."""
+    """Training of a small BERT on one kind of rows."""
 
     def __init__(self, config: Config, store: TokenStore) -> None:
         self.config = config
@@ -45,11 +44,11 @@ class Run:
         self.number = 0
 
     def fill(self) -> float:
-        """Share of positions that hold a real token."""
+        """The share of positions with a real token."""
         return float((self.batches.rows(np.arange(SAMPLE))["sequence_ids"] > 0).mean())
 
     def tokens_per_second(self, steps: int) -> float:
-        """Real tokens a second over so many steps."""
+        """Real tokens/s, over `steps` steps."""
         rows = self.config.training.global_batch_size
         tokens, start = 0, time.perf_counter()
         with jax.set_mesh(self.mesh):
@@ -64,12 +63,12 @@ class Run:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("store", type=Path, help="a prepared token store, or a folder with one")
+    parser.add_argument("store", type=Path, help="a token store, or a folder with one")
     parser.add_argument("--length", type=int, default=512)
-    parser.add_argument("--rows", type=int, default=8, help="a step")
+    parser.add_argument("--rows", type=int, default=8, help="rows of a step")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--steps", type=int, default=4, help="timed in each round")
+    parser.add_argument("--steps", type=int, default=4, help="steps of a timed round")
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     stores = sorted(arguments.store.glob("store-*")) or [arguments.store]
@@ -88,18 +87,18 @@ def main() -> None:
         training=TrainingConfig(steps=1000, global_batch_size=arguments.rows, grad_accum_steps=1),
     )  # fmt: skip
     runs = {
-        "a pair a row": Run(plain, store),
+        "one pair per row": Run(plain, store),
         "packed": Run(replace(plain, data=replace(plain.data, packing="pairs")), store),
     }
     for name, run in runs.items():
         print(f"{name}: {run.fill():.1%} real tokens, {run.batches.rows_per_epoch:,} rows an epoch")
-        run.tokens_per_second(1)  # compiles
+        run.tokens_per_second(1)  # compile
     rates: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(arguments.rounds):
         for name, run in runs.items():
             rates[name].append(run.tokens_per_second(arguments.steps))
-    for name, found in rates.items():
-        print(f"{name}: {statistics.median(found):,.0f} real tokens/s ({min(found):,.0f} to {max(found):,.0f})")
+    for name, values in rates.items():
+        print(f"{name}: {statistics.median(values):,.0f} real tokens/s ({min(values):,.0f} to {max(values):,.0f})")
     ratios = [b / a for a, b in zip(*rates.values(), strict=True)]
     print(f"packed against not: {statistics.median(ratios):.2f}x ({min(ratios):.2f} to {max(ratios):.2f})")
 

@@ -1,11 +1,11 @@
-"""How fast text becomes a token store, and how much memory that takes.
+"""Speed and peak memory of `bertjax prepare`, from text to token store.
 
     python tests/benchmarks/bench_prepare.py --vocab vocab.txt --sources 'text:books/*.txt' 'wikiextractor:wiki/*.xz'
 
-Prints MB of text per second (UTF-8 bytes of the documents, over the whole of `prepare` in a fresh folder, the start of
-the processes included), the processor time of all processes, which tells the speed of a machine with nothing else to
-do, and the peak of the proportional set size summed over the process tree, page cache excluded.
-Without --vocab, one is trained first and timed apart.
+Prints MB of text per second (UTF-8 bytes of the documents, over all of `prepare` in a new folder, including the start
+of its processes), the CPU time of all processes, which determines the speed on an idle machine, and the peak of the
+proportional set size summed over the process tree, without page cache. Without --vocab, a vocabulary is trained first
+and timed separately.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from bertjax.text.store.format import TokenStore
 from bertjax.text.store.manifest import SPLITS, describe_split
 from bertjax.text.trained_vocabulary import prepare_vocabulary
 
-SAMPLED_EVERY = 0.2  # seconds
+SAMPLE_EVERY = 0.2  # seconds
 
 
 class PeakMemory(threading.Thread):
-    """Watches the proportional set size of this process and its descendants; `peak` in bytes."""
+    """Samples the proportional set size of this process and its descendants; `peak` is in bytes."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -41,11 +41,11 @@ class PeakMemory(threading.Thread):
         self._end = threading.Event()
 
     def run(self) -> None:
-        while not self._end.wait(SAMPLED_EVERY):
+        while not self._end.wait(SAMPLE_EVERY):
             self.peak = max(self.peak, sum(map(_private_and_shared, _tree(os.getpid()))))
 
     def stop(self) -> int:
-        """End the watching and return the peak."""
+        """Stop sampling and return the peak."""
         self._end.set()
         self.join()
         return self.peak
@@ -60,14 +60,14 @@ def _tree(root: int) -> list[int]:
         except OSError:
             continue
         children.setdefault(parent, []).append(int(stat.parent.name))
-    found = [root]
-    for process in found:
-        found += children.get(process, [])
-    return found
+    processes = [root]
+    for process in processes:
+        processes += children.get(process, [])
+    return processes
 
 
 def _private_and_shared(process: int) -> int:
-    """Proportional set size in bytes without file pages, which are page cache."""
+    """The proportional set size in bytes, without file pages (page cache)."""
     try:
         rollup = Path(f"/proc/{process}/smaps_rollup").read_text()
     except OSError:
@@ -76,17 +76,17 @@ def _private_and_shared(process: int) -> int:
 
 
 def _processor_seconds() -> float:
-    """Of this process and of its ended children."""
+    """The CPU time of this process and its finished children."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in used)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the speed and memory of prepare.")
-    parser.add_argument("--sources", nargs="+", required=True, help="kind:glob, as data.sources")
-    parser.add_argument("--vocab", default="", help="vocab.txt; trained if not given")
+    parser.add_argument("--sources", nargs="+", required=True, help="KIND:GLOB, like data.sources")
+    parser.add_argument("--vocab", default="", help="vocab.txt (default: train one)")
     parser.add_argument("--vocab-size", type=int, default=30_522)
-    parser.add_argument("--workers", type=int, default=0, help="processes; 0 = one per core")
+    parser.add_argument("--workers", type=int, default=0, help="number of processes; 0: one per core")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as root:
         data = DataConfig(
@@ -102,7 +102,7 @@ def main() -> None:
             watch.start()
             data = dataclasses.replace(data, vocab=str(prepare_vocabulary(data, progress)))
             print(f"vocabulary: {time.perf_counter() - start:.1f} s, peak {watch.stop() / 1e9:.2f} GB")
-        watch, start, processor = PeakMemory(), time.perf_counter(), _processor_seconds()
+        watch, start, cpu = PeakMemory(), time.perf_counter(), _processor_seconds()
         watch.start()
         store = TokenStore.open(prepare(data, progress))
         seconds, peak = time.perf_counter() - start, watch.stop()
@@ -110,7 +110,7 @@ def main() -> None:
         print("; ".join(f"{split}: {describe_split(store.manifest, split)}" for split in SPLITS))
         print(
             f"prepare: {text_bytes / 1e6:.1f} MB of text in {seconds:.1f} s = {text_bytes / 1e6 / seconds:.2f} MB/s, "
-            f"{data.workers or cores()} processes; {_processor_seconds() - processor:.1f} s of processor time; "
+            f"{data.workers or cores()} processes; {_processor_seconds() - cpu:.1f} s of CPU time; "
             f"peak memory {peak / 1e9:.2f} GB"
         )
 

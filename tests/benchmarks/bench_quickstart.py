@@ -1,10 +1,10 @@
-"""The quickstart's model on real text: held-out figures beside what is possible without context.
+"""The quickstart's model on real text: held-out figures beside the best values without context.
 
     python tests/benchmarks/bench_quickstart.py --data DATA --folder DIR [--probed] [OPTION OF pretrain ...]
 
-Trains configs/quickstart.py on DATA's wikipedia_en/ and books_en/ in DIR, without what an earlier call has trained
-there, and prints the held-out figures at its end. Some minutes on two cores. --probed measures the patterns
-of attention, the tags of DATA's pos/, and minimal pairs of subject and verb as well, and prints what that cost.
+Trains configs/quickstart.py on DATA's wikipedia_en/ and books_en/ in DIR, after removing an earlier run, and prints
+the final held-out figures. Takes some minutes on two cores. --probed also probes attention patterns, the tags of DATA's
+pos/, and minimal pairs of subject and verb, and prints the cost.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SINGULAR, PLURAL = ("is", "was", "has", "does"), ("are", "were", "have", "do")
 
 
 def write_pairs(path: Path) -> Path:
-    """Sentences whose verb agrees with their subject, each beside one whose verb does not, in BLiMP's layout."""
+    """Write minimal pairs of subject-verb agreement in BLiMP's layout."""
     pairs = [
         {"sentence_good": f"the {noun} {good} not here .", "sentence_bad": f"the {noun} {bad} not here ."}
         for nouns, right, wrong in ((NOUNS, SINGULAR, PLURAL), (PLURALS, PLURAL, SINGULAR))

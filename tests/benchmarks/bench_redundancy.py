@@ -1,11 +1,11 @@
-"""What the checks for silent arithmetic errors cost: of one step that is verified, and of one comparison of replicas.
+"""The cost of the checks for silent arithmetic errors: verified steps and comparisons of replicas.
 
     python tests/benchmarks/bench_redundancy.py mini          # BERT-Mini, 32 x 128, on 1 device
     python tests/benchmarks/bench_redundancy.py mini --devices 2
     python tests/benchmarks/bench_redundancy.py base --every 1000
 
-Plain steps, verified steps and comparisons alternate, so that other load on the machine is on all of them. Prints the
-medians and the shares (verified - plain) / (N plain) and comparison / (N plain), N being `--every`.
+Plain steps, verified steps and comparisons alternate, so that other load affects all of them alike. Prints the medians
+and the shares (verified - plain) / (N plain) and comparison / (N plain), where N is `--every`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 PARSER = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 PARSER.add_argument("size", choices=("tiny", "mini", "base"))
 PARSER.add_argument("--devices", type=int, default=1, help="fake CPU devices, each with the whole state (%(default)s)")
-PARSER.add_argument("--rows", type=int, default=32, help="of 128 tokens in the batch (%(default)s)")
+PARSER.add_argument("--rows", type=int, default=32, help="rows of 128 tokens in the batch (%(default)s)")
 PARSER.add_argument("--rounds", type=int, default=7)
 PARSER.add_argument("--every", type=int, default=1000, metavar="N", help="steps between two checks (%(default)s)")
 LAYERS = {"tiny": (2, 128), "mini": (4, 256), "base": (12, 768)}
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def measure(options: argparse.Namespace, folder: Path) -> None:
-    """Alternate plain steps, verified ones and comparisons of replicas."""
+    """Alternate plain steps, verified steps and comparisons of replicas."""
     import jax
 
     from bertjax.config import Config, ExecutionConfig, ModelConfig
@@ -62,7 +62,7 @@ def measure(options: argparse.Namespace, folder: Path) -> None:
             num_hidden_layers=layers,
             num_attention_heads=width // 64,
             intermediate_size=4 * width,
-            vocab_pad_multiple=30_720,  # the word table of BERT, for a vocabulary that is drawn in a second
+            vocab_pad_multiple=30_720,  # BERT's table size, with a vocabulary that is trained in a second
         ),
         execution=ExecutionConfig(scan_unroll=layers, logits_chunk=320),
         data=replace(base.data, sources=(f"lines:{corpus}",), root=str(folder), vocab_size=400, held_out=0.05),
@@ -90,9 +90,9 @@ def measure(options: argparse.Namespace, folder: Path) -> None:
             for name, work in kinds.items():
                 start = time.perf_counter()
                 work()
-                if number:  # the first is compiled
+                if number:  # the first round compiles
                     times[name].append(time.perf_counter() - start)
-    medians = {name: statistics.median(found) for name, found in times.items()}
+    medians = {name: statistics.median(seconds) for name, seconds in times.items()}
     plain = medians["plain step"]
     for name, seconds in medians.items():
         print(f"{name}: {seconds:.4f} s, {seconds / plain:.2f} steps")

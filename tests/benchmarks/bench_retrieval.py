@@ -1,15 +1,14 @@
-"""How well an encoder finds the documents of the Cranfield collection, beside BM25, before and after reranking.
+"""Retrieval on the Cranfield collection by an encoder, compared with BM25, before and after reranking.
 
     python tests/benchmarks/bench_retrieval.py --model hf:DIR --data DATA --folder DIR [--max-length 256] [--train]
 
-Prints nDCG@10, recall@100 and MRR@10 of `bertjax search` for vectors, BM25 and both fused, with the document of each
-query whose code the collection does not explain taken for the best, and without it; then the same of BM25 over English
-stems without stop words, as Lucene's English analyzer has its terms. With --train, two queries in three have their
-judgements train an encoder and a reranker, and the figures are those of the third: untrained, trained, and reranked.
-They are too few to teach an encoder of single texts to compare two at all: the reranker learns that first, from how
-like each other the sentences of STS-B are, from questions and the sentences that answer them (QNLI), and from which
-title belongs to which abstract.
-DATA has retrieval/cranfield, glue/ and glue_subsets/QNLI. What was made stays in --folder, and is not made again.
+Prints nDCG@10, recall@100 and MRR@10 of `bertjax search` for vectors, BM25 and both fused. Each query has one judgement
+with an undocumented code; the figures are computed with that document as the best one, and without it. Also prints the
+figures of BM25 over English stems without stop words, like Lucene's English analyzer. --train trains an encoder and a
+reranker on the judgements of two thirds of the queries, and prints the figures of the rest: untrained, trained, and
+reranked. These judgements are too few to teach an encoder of single texts to compare two texts, so the reranker first
+learns from the similarities of STS-B, from questions and answers (QNLI), and from titles and their abstracts.
+DATA has retrieval/cranfield, glue/ and glue_subsets/QNLI. Results stay in --folder and are reused.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ STOP_WORDS = re.findall(
 )
 
 
-def stemmed(data: Path) -> dict[str, list[str]]:
-    """The ids of the best 100 documents for each query, by BM25 over stems."""
+def rank_by_stems(data: Path) -> dict[str, list[str]]:
+    """The ids of each query's best 100 documents, by BM25 over stems."""
     stem, numbers = SnowballStemmer("english").stem, {}
 
     def terms(text: str) -> list[int]:
@@ -53,60 +52,61 @@ def stemmed(data: Path) -> dict[str, list[str]]:
     documents, queries = (
         list(read_records([str(data / f"{name}.jsonl")], None, ReadCounts())) for name in ("corpus", "queries")
     )
-    query_terms, known = [terms(query.whole) for query in queries], [terms(document.whole) for document in documents]
+    query_terms = [terms(query.whole) for query in queries]
+    document_terms = [terms(document.whole) for document in documents]
     with tempfile.TemporaryDirectory() as folder:
-        write_bm25(Path(folder), known, len(numbers))
+        write_bm25(Path(folder), document_terms, len(numbers))
         index = Bm25(Path(folder))
-        found = [index.search(np.array(one, int), 100).documents for one in query_terms]
-    return {query.id: [documents[n].id for n in hits] for query, hits in zip(queries, found, strict=True)}
+        results = [index.search(np.array(one, int), 100).documents for one in query_terms]
+    return {query.id: [documents[n].id for n in hits] for query, hits in zip(queries, results, strict=True)}
 
 
 def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", required=True, metavar="RUN", help="a run, hf:DIR or tf1:DIR")
-    parser.add_argument("--data", type=Path, required=True, metavar="DATA", help="where the collections are")
-    parser.add_argument("--folder", type=Path, required=True, metavar="DIR", help="for the data and the index")
-    parser.add_argument("--max-length", default="256", help="tokens of a row (%(default)s)")
+    parser.add_argument("--data", type=Path, required=True, metavar="DATA", help="folder of the collections")
+    parser.add_argument("--folder", type=Path, required=True, metavar="DIR", help="folder for the data and the index")
+    parser.add_argument("--max-length", default="256", help="maximum tokens of a row (%(default)s)")
     parser.add_argument("--train", action="store_true", help="also train an encoder and a reranker")
     arguments = parser.parse_args()
     data = write_beir(arguments.data / "retrieval" / "cranfield", arguments.folder / "beir")
     index = ["--index", str(arguments.folder / "index")]
-    how = ["--max-length", arguments.max_length, "--by", "both"]
-    search = ["--documents", str(data / "corpus.jsonl"), *how]
+    options = ["--max-length", arguments.max_length, "--by", "both"]
+    search = ["--documents", str(data / "corpus.jsonl"), *options]
     queries = [*search, "--queries", str(data / "queries.jsonl")]
-    by_stems = stemmed(data)
+    rankings = rank_by_stems(data)
     for name in ("qrels.tsv", "without_unexplained.tsv"):
         print(f"\n{name}")
         assert bertjax(["search", arguments.model, *index, *queries, "--qrels", str(data / name)]) == 0
-        figures = evaluate(by_stems, read_judgements(str(data / name)))
+        figures = evaluate(rankings, read_judgements(str(data / name)))
         print(f"  BM25 of English stems: {figures.ndcg:.4f} {figures.recall:.4f} {figures.reciprocal_rank:.4f}")
     if arguments.train:
-        train(arguments, data, index, how)
+        train(arguments, data, index, options)
 
 
-def train(arguments: argparse.Namespace, data: Path, index: list[str], how: list[str]) -> None:
-    """Train on the one part of the queries, and print the figures of the other."""
+def train(arguments: argparse.Namespace, data: Path, index: list[str], options: list[str]) -> None:
+    """Train on one part of the queries, and print the figures of the other."""
     model, folder, glue = arguments.model, arguments.folder, arguments.data / "glue"
-    made, titles, encoder, alike, answering, titled, reranker = (
-        str(folder / name) for name in ("made", "titles", "encoder", "alike", "answering", "titled", "reranker")
+    pairs, titles, encoder, alike, answering, titled, reranker = (
+        str(folder / name) for name in ("pairs", "titles", "encoder", "alike", "answering", "titled", "reranker")
     )
-    of_train, of_test = (
-        [*how, *_files(documents=data / "corpus.jsonl", queries=data / queries, qrels=data / judgements)]
+    train_options, test_options = (
+        [*options, *_files(documents=data / "corpus.jsonl", queries=data / queries, qrels=data / judgements)]
         for queries, judgements in (("queries.jsonl", "train.tsv"), ("test_queries.jsonl", "test.tsv"))
     )
-    rerank = [*of_test, "--rerank", reranker, "--rerank-by", "both", "--candidates", "20"]
+    rerank = [*test_options, "--rerank", reranker, "--rerank-by", "both", "--candidates", "20"]
     qnli = str(write_qnli(arguments.data / "glue_subsets", folder / "qnli"))
-    of_titles = write_titles(data / "corpus.jsonl", folder / "beir_of_titles")
+    title_files = write_titles(data / "corpus.jsonl", folder / "beir_titles")
     commands = [
-        _pairs(model, [*index, *of_train], made),
-        ["finetune", "pairs", "--init-from", model, "--data", f"{made}/pairs", "--max-length", arguments.max_length,
+        _pairs(model, [*index, *train_options], pairs),
+        ["finetune", "pairs", "--init-from", model, "--data", f"{pairs}/pairs", "--max-length", arguments.max_length,
          "--run-dir", encoder],
-        _pairs(model, ["--index", f"{titles}/index", *of_titles, *how], titles),
+        _pairs(model, ["--index", f"{titles}/index", *title_files, *options], titles),
         _reranker("stsb", model, str(glue), alike, epochs=2),
         _reranker("relevance", alike, qnli, answering),
         _reranker("relevance", answering, f"{titles}/relevance", titled),
-        _reranker("relevance", titled, f"{made}/relevance", reranker, rate="2e-5"),
+        _reranker("relevance", titled, f"{pairs}/relevance", reranker, rate="2e-5"),
         ["search", model, *index, *rerank],
         ["search", encoder, "--index", str(folder / "trained"), *rerank],
     ]  # fmt: skip
@@ -115,8 +115,8 @@ def train(arguments: argparse.Namespace, data: Path, index: list[str], how: list
         assert bertjax(command) == 0
 
 
-def _pairs(model: str, search: list[str], made: str) -> list[str]:
-    return ["search", model, *search, "--training-pairs", made, "--negatives", "2"]
+def _pairs(model: str, search: list[str], target: str) -> list[str]:
+    return ["search", model, *search, "--training-pairs", target, "--negatives", "2"]
 
 
 def _reranker(task: str, start: str, data: str, run: str, epochs: int = 1, rate: str = "5e-5") -> list[str]:
@@ -125,16 +125,16 @@ def _reranker(task: str, start: str, data: str, run: str, epochs: int = 1, rate:
 
 
 def write_titles(corpus: Path, folder: Path) -> list[str]:
-    """The titles of documents as queries for what is below them, which takes no judgement; the options of a search."""
+    """Write documents' titles as queries for their texts, which needs no judgements; returns options for a search."""
     folder.mkdir(parents=True, exist_ok=True)
     records = [json.loads(line) for line in corpus.read_text().splitlines()]
-    titled = [record for record in records if record["title"] and record["text"]]
-    bodies = [{"_id": record["_id"], "text": record["text"]} for record in titled]
-    titles = [{"_id": record["_id"], "text": record["title"]} for record in titled]
+    records = [record for record in records if record["title"] and record["text"]]
+    bodies = [{"_id": record["_id"], "text": record["text"]} for record in records]
+    titles = [{"_id": record["_id"], "text": record["title"]} for record in records]
     for name, rows in (("bodies", bodies), ("titles", titles)):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    judged = "".join(f"{record['_id']}\t{record['_id']}\t1\n" for record in titled)
-    (folder / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + judged)
+    judgements = "".join(f"{record['_id']}\t{record['_id']}\t1\n" for record in records)
+    (folder / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + judgements)
     return _files(documents=folder / "bodies.jsonl", queries=folder / "titles.jsonl", qrels=folder / "qrels.tsv")
 
 
@@ -143,7 +143,7 @@ def _files(**options: Path) -> list[str]:
 
 
 def write_qnli(glue: Path, folder: Path) -> Path:
-    """QNLI as the data of `relevance`: a question, a sentence, and whether the one answers the other; the folder."""
+    """Write QNLI as data for the task `relevance` (question, sentence, is an answer); returns the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("train", "dev"):
         rows = [

@@ -1,14 +1,13 @@
-"""What a host pays for the size of its text: start, memory and first batches on stores of growing size, up to 2 T.
+"""Cost of the text's size: start, memory and first batches of a host, on stores of up to 2 trillion tokens.
 
 python tests/benchmarks/bench_scale.py
 
-Makes stores of made-up text, whose parts of 125 M tokens are hard links to one: 0.3 GB on disk for any size. A fresh
-process then starts a run on each, up to the first batch of every stage of the ModernBERT recipe, as a host that reads
-64 rows of 1,024 tokens or 16 of 8,192 of a store that it has not read before, and the last store once more as the host
-of one of 256 lanes. Seconds are the processor's. Then a host of 4 reads two windows of the third store, and each of 256
-hosts its share of an epoch, through a local copy as from object storage; and the last store is opened through a copy,
-twice. Ends with the growth from the second to the third size and on to the largest. Stores that are there already are
-used with --stores.
+Writes stores of synthetic text whose parts of 125 M tokens are hard links to one part, so that any size takes 0.3 GB of
+disk. A new process then starts a run on each store, up to the first batch of every stage of the ModernBERT recipe, as a
+host that reads 64 rows of 1,024 tokens or 16 of 8,192; for the last store also as the host of one of 256 lanes. Seconds
+are CPU time. Then one of 4 hosts reads two windows of the third store, and each of 256 hosts reads its share of an
+epoch, through a local copy as from object storage; and the last store is opened through a copy, twice. Finally prints
+the growth from the second to the third size and on to the largest. Stores in the folder --stores are reused.
 """
 
 from __future__ import annotations
@@ -43,17 +42,17 @@ from bertjax.training.evaluate import unigram_baseline
 from bertjax.training.stages import Stage, make_stages
 
 PART_TOKENS = 125_000_000
-HELD_OUT = 100  # one of so many documents
-DOCUMENT, SENTENCE = 1_000, 23.5  # tokens, on average, of web text
+HELD_OUT = 100  # one of this many documents is held out
+DOCUMENT, SENTENCE = 1_000, 23.5  # average tokens in web text
 VOCABULARY = 30_000
-ROWS = {1_024: 64, 8_192: 16}  # of a host
+ROWS = {1_024: 64, 8_192: 16}  # rows per host by length
 LANES = 256
-ROUNDS = 3  # of which the fastest counts, as the machine may have other work
-MANY_WINDOWS = 100  # with more, each stage of a run begins in another window
+ROUNDS = 3  # the fastest counts, because other work may disturb one
+MANY_WINDOWS = 100  # with more windows, each stage of a run begins in another window
 
 
 def make_store(path: Path, tokens: int) -> None:
-    """A store of made-up text: documents and sentences of log-normal lengths, ids drawn alike, parts that are equal."""
+    """Write a store of synthetic text: log-normal lengths of documents and sentences, uniform ids, equal parts."""
     tokenizer = WordPiece(
         ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{n}" for n in range(VOCABULARY))], TextRules(True, True)
     )
@@ -84,7 +83,7 @@ def _write_part(writer: ShardWriter, tokens: int) -> dict:
 
 
 def _link_part(folder: Path, first: dict, split: str, number: int) -> dict:
-    """The record of another part with the same content, whose files are links."""
+    """Link the files of the first part as another part; returns its manifest record."""
     part = json.loads(json.dumps(first))
     part["name"] = f"{split}-{number:05}"
     for file in shard_files(part):
@@ -95,7 +94,7 @@ def _link_part(folder: Path, first: dict, split: str, number: int) -> dict:
 
 
 def start(path: Path, lanes: int) -> tuple[TokenStore, StoredText, list[tuple[Stage, PairBatches]]]:
-    """Start a run of the ModernBERT recipe on a store, which reads no batch yet: store, text, batches of each stage."""
+    """Start a run of the ModernBERT recipe without reading a batch: (store, text, batches of each stage)."""
     config = load_recipe("modernbert")
     config = replace(config, data=replace(config.data, sources=("text:none",), lanes=lanes))
     store = TokenStore.open(path)
@@ -110,21 +109,21 @@ def start(path: Path, lanes: int) -> tuple[TokenStore, StoredText, list[tuple[St
 
 
 def measure_start(path: Path, lanes: int) -> dict[str, float]:
-    """Seconds of a start."""
+    """Measure the CPU time and wall time of a start."""
     began, wall = time.process_time(), time.monotonic()
     start(path, lanes)
     return {"start, s": time.process_time() - began, "start, s of the clock": time.monotonic() - wall}
 
 
 def measure_batches(path: Path, lanes: int) -> dict[str, float]:
-    """The first batch of each stage, and memory."""
+    """Measure the first batch of each stage, and memory."""
     figures: dict[str, float] = {}
     before = _anonymous_bytes()
     store, content, batches = start(path, lanes)
     figures["memory after the start, MB"] = (_anonymous_bytes() - before) / 1e6
     for _, one in batches:
         one.release()
-    most, is_large = 0, store.split("train").num_tokens > MANY_WINDOWS * WINDOW_TOKENS
+    peak, is_large = 0, store.split("train").num_tokens > MANY_WINDOWS * WINDOW_TOKENS
     for _ in range(ROUNDS):
         opened = None
         for number, (stage, _) in enumerate(batches, 1):
@@ -133,8 +132,8 @@ def measure_batches(path: Path, lanes: int) -> dict[str, float]:
             seconds, memory = first_batch(opened, stage, lanes)
             label = f"first batch of stage {number} ({stage.data.sequence_length:,}), s"
             figures[label] = min(figures.get(label, seconds), seconds)
-            most = max(most, memory - before)
-    figures["memory, MB"] = most / 1e6
+            peak = max(peak, memory - before)
+    figures["memory, MB"] = peak / 1e6
     began = time.process_time()
     stage, _ = batches[0]
     evaluation = content.held_out(stage.data, 0, stage.training.objectives)
@@ -146,10 +145,10 @@ def measure_batches(path: Path, lanes: int) -> dict[str, float]:
 
 
 def first_batch(store: TokenStore, stage: Stage, lanes: int) -> tuple[float, int]:
-    """Seconds of the processor, and anonymous memory, of the first batch of a stage.
+    """(CPU seconds, anonymous memory) of the first batch of a stage.
 
-    The store is opened afresh, as by a run that resumes in this stage, because earlier stages would have read some of
-    its blocks; but not one of many windows, of which each stage begins with others: opening it takes seconds.
+    The caller reopens a small store for each stage, like a run that resumes there, because earlier stages would have
+    read some of its blocks. In a store of many windows each stage begins with others, and reopening takes seconds.
     """
     content = StoredText(store, ("mlm",))
     size = stage.training.global_batch_size
@@ -160,15 +159,15 @@ def first_batch(store: TokenStore, stage: Stage, lanes: int) -> tuple[float, int
 
 
 def measure_reads(path: Path) -> dict[str, float]:
-    """What a host of 4 and each of 256 fetch of a store in an epoch, each by a local copy of its own."""
+    """Measure the reads of one of 4 hosts and of each of 256, each through its own local copy."""
     fetched: list[int] = []
 
-    def counted(source: Path, start: int, stop: int) -> bytes:
+    def counting_read(source: Path, start: int, stop: int) -> bytes:
         fetched.append(stop - start)
         return read_range(source, start, stop)
 
     def host_bytes(lane: Lane, most_windows: int) -> tuple[int, int, int]:
-        """Bytes that are fetched and used, and tokens."""
+        """(fetched bytes, used bytes, tokens)."""
         fetched.clear()
         used = tokens = 0
         with tempfile.TemporaryDirectory(prefix="bertjax-scale-") as near:
@@ -181,14 +180,14 @@ def measure_reads(path: Path) -> dict[str, float]:
                 used += 2 * text.num_tokens + 8 * (len(text.sentence_offsets) + len(text.document_offsets))
         return sum(fetched), used, tokens
 
-    blocks.read_range = counted
-    some, used, _ = host_bytes(Lane(1, 4), 2)
+    blocks.read_range = counting_read
+    read, used, _ = host_bytes(Lane(1, 4), 2)
     requests = len(fetched)
     hosts = np.array([host_bytes(Lane(number, LANES), 1 << 30) for number in range(LANES)])
     train = TokenStore.open(path).manifest["splits"]["train"]
     arrays = sum(file["bytes"] for shard in train["shards"] for file in shard["files"].values())
     return {
-        "read for a byte used, host of 4": some / used,
+        "read for a byte used, host of 4": read / used,
         "requests of two windows, host of 4": requests,
         f"read for a byte used, most of {LANES} hosts": (hosts[:, 0] / hosts[:, 1]).max(),
         f"read by {LANES} hosts together for a byte of the store": hosts[:, 0].sum() / arrays,
@@ -197,7 +196,7 @@ def measure_reads(path: Path) -> dict[str, float]:
 
 
 def measure_copy(path: Path) -> dict[str, float]:
-    """Seconds of the processor to open a store through a local copy, the first time and once more."""
+    """CPU seconds to open a store through a local copy, for the first and the second time."""
     figures = {}
     with tempfile.TemporaryDirectory(prefix="bertjax-scale-") as near:
         for start in ("first", "second"):
@@ -216,7 +215,7 @@ def main() -> None:
     """Print the table of growth."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=float, nargs="+", default=[0.05, 0.5, 4, 2_000], help="billions, ascending")
-    parser.add_argument("--stores", type=Path, help="a folder that keeps the stores")
+    parser.add_argument("--stores", type=Path, help="folder of stores to reuse (default: temporary)")
     parser.add_argument("--measure", choices=MEASURES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
@@ -228,11 +227,11 @@ def main() -> None:
         paths = [(arguments.stores or Path(scratch)) / f"store-{tokens:g}" for tokens in arguments.tokens]
         for name, tokens, path in zip(names, arguments.tokens, paths, strict=True):
             if not path.exists():
-                making = time.monotonic()
+                making_began = time.monotonic()
                 make_store(path, round(tokens * 1e9))
                 manifest = (path / "manifest.json").stat().st_size
                 print(
-                    f"made a store of {name} tokens in {time.monotonic() - making:.0f} s, with a manifest of "
+                    f"made a store of {name} tokens in {time.monotonic() - making_began:.0f} s, with a manifest of "
                     f"{manifest / 1e6:.2f} MB",
                     flush=True,
                 )
@@ -246,19 +245,19 @@ def main() -> None:
         growth = third[name] / max(second[name], 1e-9)
         print(f"{name:36}" + "".join(f"{column[name]:>16.2f}" for column in columns.values()) + f"{growth:>8.2f}")
     timed = [name for name in last if "batch of stage" in name]
-    whole = [*columns.values()][-2]  # the largest store, read by one host
-    sums = [sum(column[name] for name in timed) for column in (second, third, whole)]
+    largest = [*columns.values()][-2]  # the largest store, read by one host
+    sums = [sum(column[name] for name in timed) for column in (second, third, largest)]
     print(f"\ngrowth of first batches, all stages: {sums[1] / sums[0]:.2f}, and to the largest {sums[2] / sums[1]:.2f}")
     print(f"growth of a first batch, largest of all stages: {max(third[name] / second[name] for name in timed):.2f}")
     print(f"growth of a start: {third['start, s'] / second['start, s']:.2f}")
     print(f"growth of memory: {third['memory, MB'] / second['memory, MB']:.2f}")
     for name in ("start, s", "memory, MB"):
-        print(f"largest store: {name}: {max(column[name] for column in (whole, last)):.1f}")
+        print(f"largest store: {name}: {max(column[name] for column in (largest, last)):.1f}")
     for name, value in counts.items():
         print(f"{name}: {value:.3f}")
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     seconds = sum(one.ru_utime + one.ru_stime for one in used)
-    print(f"the benchmark took {time.monotonic() - began:.0f} s, and {seconds:.0f} s of the processor")
+    print(f"the benchmark took {time.monotonic() - began:.0f} s, and {seconds:.0f} s of CPU time")
 
 
 MEASURES = {
@@ -272,12 +271,12 @@ MEASURES = {
 
 
 def _fastest_start(what: str, path: Path) -> dict[str, float]:
-    """The seconds of the fastest of several starts, each in a process of its own."""
+    """The fastest of several starts, each in a new process."""
     return min((_measure_apart(what, path) for _ in range(ROUNDS)), key=lambda figures: figures["start, s"])
 
 
 def _measure_apart(what: str, path: Path) -> dict[str, float]:
-    """The figures of a store, measured in a fresh process."""
+    """The figures of a store, measured in a new process."""
     words = [sys.executable, __file__, "--measure", what, "--stores", str(path)]
     return json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE).stdout.splitlines()[-1])
 

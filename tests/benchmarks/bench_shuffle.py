@@ -1,13 +1,12 @@
-"""What it costs to shuffle a text in windows instead of as a whole: held-out loss of both orders, for several seeds.
+"""Held-out loss of shuffling in windows compared with shuffling the whole text, for several seeds.
 
     python tests/benchmarks/bench_shuffle.py 'wikiextractor:wiki/*.xz' jsonl:chapters.jsonl --folder DIR
 
-Trains the model of the quickstart on the sources, once in windows and once in one window, which is the text as a whole,
-for each seed. The windows are as short for the run as those of a large text are for a large run: with the defaults a
-window lasts 64 steps, and its 16 parts are of 8,192 tokens that follow each other in the text. Documents should be
-shorter than such a part, as they are in large texts: a window of one novel is worse at first than text from everywhere.
-Prints the means, the standard error of each, and the mean difference of the pairs of one seed. A folder that has runs
-continues them.
+For each seed, trains the quickstart's model on the sources, once in windows and once in a single window, which is the
+whole text. Relative to the run, the windows are as short as those of a large text: with the defaults a window lasts 64
+steps, and its 16 parts are 8,192 consecutive tokens each. Documents should be shorter than such a part, as in large
+texts: a window of one novel is at first worse than text from everywhere. Prints means with standard errors, and the
+mean difference of runs with the same seed. Runs in the folder are continued.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sources", nargs="+")
     parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--vocab", default="", help="a vocabulary; else one is trained on the sources")
+    parser.add_argument("--vocab", default="", help="a vocabulary (default: train one on the sources)")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=2_400)
     parser.add_argument("--window", type=int, default=1 << 17, help="tokens (%(default)s)")
@@ -42,18 +41,18 @@ def main() -> None:
     for step in losses[ORDERS[0]][0]:
         whole, windows = ([run[step] for run in losses[order]] for order in ORDERS)
         differences = [ours - theirs for ours, theirs in zip(windows, whole, strict=True)]
-        print(f"| {step:,} | {described(whole)} | {described(windows)} | {described(differences, '+')} |")
+        print(f"| {step:,} | {format_mean(whole)} | {format_mean(windows)} | {format_mean(differences, '+')} |")
 
 
-def described(values: Iterable[float], sign: str = "") -> str:
-    """Mean and standard error."""
+def format_mean(values: Iterable[float], sign: str = "") -> str:
+    """Format the mean and standard error."""
     values = list(values)
     error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
     return f"{statistics.fmean(values):{sign}.3f} ± {error:.3f}"
 
 
 def train(options: argparse.Namespace, order: str, seed: int) -> dict[int, float]:
-    """Train one run, or finish it, and return its held-out loss by step."""
+    """Train or continue one run; returns its held-out loss by step."""
     recipe = load_recipe("quickstart")
     run = options.folder / f"{order}-{seed}"
     config = replace(

@@ -1,13 +1,13 @@
-"""The train step of BERT-Base beside KerasHub's, both compiled for one TPU chip by its own compiler, without a TPU.
+"""Compare the train step of BERT-Base with KerasHub's, both compiled for one TPU chip, without a TPU.
 
     python tests/benchmarks/bench_tpu_program.py --keras PYTHON [--topology v5e:1x1]
 
-Both sides: the paper's second stage, 16 rows of 512 tokens with 77 predictions, dropout, MLM and NSP, mixed bfloat16,
-forward, backward, clip and update. PYTHON is an interpreter that has keras-hub, jax and libtpu, of the releases that
-bertjax has, so that one compiler makes both programs (`python -m venv keras; keras/bin/pip install keras-hub jax==…
-libtpu==…`). KerasHub's layers are unrolled; ours are once a scan, as the recipe has them, and once unrolled. Prints of
-each the bytes that the program reads and writes, the memory of its temporaries and the time of a step by the compiler's
-schedule, each counted by one function, and their ratios. Takes half an hour on a core.
+Both sides run the paper's second stage: 16 rows of 512 tokens with 77 predictions, dropout, MLM and NSP, mixed
+bfloat16, forward, backward, clip and update. PYTHON is an interpreter with keras-hub, and the same releases of jax and
+libtpu as here, so that the same compiler compiles both programs (`python -m venv keras; keras/bin/pip install keras-hub
+jax==… libtpu==…`). KerasHub's layers are unrolled; ours are a scan, as in the recipe, and unrolled. For each program,
+prints the memory traffic, the memory of its temporaries and the time of a step by the compiler's schedule, each counted
+by the same function, and the ratios. Takes half an hour on one core.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ROWS = 16
 
 @dataclass(frozen=True)
 class Figures:
-    """What a program needs for a step on one chip."""
+    """The cost of a step on one chip."""
 
     traffic: float  # bytes
     temporaries: float  # bytes
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def our_figures(topology: Topology, *, unrolled: bool) -> Figures:
-    """The figures of the second stage of `bert_base`, with 16 rows at once."""
+    """The figures of the second stage of `bert_base`, with a batch of 16 rows."""
     config = load_recipe("bert_base")
     if unrolled:
         layers = config.model.num_hidden_layers
@@ -84,7 +84,7 @@ def our_figures(topology: Topology, *, unrolled: bool) -> Figures:
 
 
 def their_figures(python: str, topology: Topology, dump: Path, path: Path) -> Figures:
-    """The figures of KerasHub's program, compiled by its own process."""
+    """The figures of KerasHub's program, compiled in its own process."""
     config = load_recipe("bert_base")
     data = make_stages(config)[1].data
     work = Work(
@@ -103,7 +103,7 @@ def figures(module: Module, temporaries: float, cycles: dict[str, int], topology
     """Count a compiled program's traffic and time."""
     assert topology.chip is not None
     scheduled = schedule_time(module, cycles, topology.chip)
-    assert scheduled is not None, f"{topology.name} has no clock to count with"
+    assert scheduled is not None, f"the clock rate of {topology.name} is unknown"
     return Figures(memory_traffic(module), temporaries, scheduled.seconds)
 
 

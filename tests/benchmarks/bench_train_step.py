@@ -1,9 +1,9 @@
-"""Tokens/s of the train step beside transformers' class of the member with torch's fused AdamW, alternating.
+"""Tokens/s of the train step, alternating with transformers' class of the same family with torch's fused AdamW.
 
     python tests/benchmarks/bench_train_step.py base          # BERT-Base, 8 x 128, 20 predictions
-    python tests/benchmarks/bench_train_step.py base --dtypes float32 bfloat16    # each side's faster one counts
+    python tests/benchmarks/bench_train_step.py base --dtypes float32 bfloat16    # each side's faster dtype counts
     python tests/benchmarks/bench_train_step.py tiny          # BERT-Tiny, vocabulary 30,522, 64 x 128
-    python tests/benchmarks/bench_train_step.py quickstart    # its recipe's model and rows
+    python tests/benchmarks/bench_train_step.py quickstart    # the quickstart recipe's model and rows
     python tests/benchmarks/bench_train_step.py albert        # ALBERT-Base v2, MLM and sentence order
     python tests/benchmarks/bench_train_step.py distilbert    # DistilBERT, MLM
     python tests/benchmarks/bench_train_step.py electra       # ELECTRA-Small, generator and discriminator
@@ -15,15 +15,14 @@
     python tests/benchmarks/bench_train_step.py deberta-512       # DeBERTa-Base, 2 x 512
     python tests/benchmarks/bench_train_step.py deberta-4096      # two of its layers, 1 x 4,096
 
-Both sides: the same batches, the member's dropout, forward, backward, clip and update; float32 unless --dtypes says
-otherwise, where bfloat16 is autocast in torch. With --compile transformers' class also runs under torch.compile. With
---gathered it also runs with an MLM head that computes predicted positions alone, which a hook on the class does: then
-both sides have the same work. With --keras PYTHON, an interpreter that has keras-hub and jax (`python -m venv keras;
-keras/bin/pip install keras-hub jax`), KerasHub's BERT is another side, on jax, with heads at the predicted positions
-alone, once as it is and once with our settings of the memory allocator; with mixed_bfloat16 where ours is bfloat16.
-Prints each round, the ratio of the medians of each side's fastest setting, in each dtype and over all, with the least
-and the most of a round, and for each dtype the rate that the matmuls alone would allow at this machine's speed of them
-(measured in every round), with the share of it that bertjax reaches.
+Both sides have the same batches and dropout, and do forward, backward, clip and update, by default in float32; bfloat16
+is autocast in torch. With --compile transformers' class also runs under torch.compile. With --gathered it also runs
+with a hook that restricts its MLM head to the predicted positions, so that both sides do the same work. With --keras
+PYTHON, an interpreter with keras-hub and jax (`python -m venv keras; keras/bin/pip install keras-hub jax`), KerasHub's
+BERT is another side, on jax, with heads only at the predicted positions, with and without our allocator settings, and
+with mixed_bfloat16 where ours is bfloat16. Prints each round; the ratio of the medians of each side's fastest setting,
+for each dtype and overall, with the range over the rounds; and for each dtype the rate that the matmuls alone would
+allow at this machine's speed (measured in every round), with the share that bertjax reaches.
 """
 
 from __future__ import annotations
@@ -47,19 +46,19 @@ from bertjax.training.flops import measured_peak_flops, train_flops_per_token
 
 
 def bert(layers: int, hidden: int, heads: int, forward: int) -> ModelConfig:
-    """A BERT of another size."""
+    """A BERT of the given size."""
     return ModelConfig(
         hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads, intermediate_size=forward
     )
 
 
-def layers_of(model: ModelConfig, layers: int, predictions: int = 614) -> Work:
-    """So many layers on one row of 4,096 tokens; 15 % of them are predicted unless it is said."""
+def long_work(model: ModelConfig, layers: int, predictions: int = 614) -> Work:
+    """A few layers on one row of 4,096 tokens, by default with 15 % predictions."""
     return Work(replace(model, num_hidden_layers=layers), 1, ("mlm",), length=4096, predictions=predictions)
 
 
 def quickstart() -> Work:
-    """What the recipe of that name trains."""
+    """The work of the quickstart recipe."""
     config = load_recipe("quickstart")
     data, training = config.data, config.training
     return Work(
@@ -81,13 +80,13 @@ WORK = {
     "distilbert": Work(DISTILBERT.presets["base"], 8, ("mlm",)),
     "electra": Work(replace(ELECTRA.presets["small"], generator_width=GENERATOR_WIDTHS["small"]), 16, ("mlm", "rtd")),
     "modernbert-512": Work(MODERNBERT.presets["base"], 2, ("mlm",), length=512, predictions=154),
-    "modernbert-4096": layers_of(MODERNBERT.presets["base"], 6, predictions=1229),
+    "modernbert-4096": long_work(MODERNBERT.presets["base"], 6, predictions=1229),
     "longformer-512": Work(LONGFORMER.presets["base"], 2, ("mlm",), length=512, predictions=77),
-    "longformer-4096": layers_of(LONGFORMER.presets["base"], 3),
-    # Their blocks have no dropout.
-    "bigbird-4096": layers_of(replace(BIGBIRD.presets["base"], attention_probs_dropout_prob=0.0), 3),
+    "longformer-4096": long_work(LONGFORMER.presets["base"], 3),
+    # transformers' block-sparse attention has no dropout.
+    "bigbird-4096": long_work(replace(BIGBIRD.presets["base"], attention_probs_dropout_prob=0.0), 3),
     "deberta-512": Work(DEBERTA.presets["base"], 2, ("mlm",), length=512, predictions=77),
-    "deberta-4096": layers_of(DEBERTA.presets["base"], 2),
+    "deberta-4096": long_work(DEBERTA.presets["base"], 2),
 }
 
 
@@ -104,7 +103,7 @@ def main() -> None:
     work = WORK[arguments.size]
     config = work.model
     if arguments.gathered and config.family not in HEADS:
-        parser.error(f"--gathered: {arguments.size} is of {config.family}; heads are gathered for {', '.join(HEADS)}")
+        parser.error(f"--gathered is not supported for {config.family} ({arguments.size}), only for {', '.join(HEADS)}")
     if work.execution is DEFAULT_EXECUTION:
         work = replace(work, execution=ExecutionConfig(scan_unroll=config.num_hidden_layers, logits_chunk=320))
     sides = {}
@@ -125,17 +124,17 @@ def main() -> None:
         side.ready()
     peaks: dict[str, list[float]] = {dtype: [] for dtype in arguments.dtypes}
     for number in range(arguments.rounds):
-        for dtype, found in peaks.items():
-            found.append(measured_peak_flops(2048, dtype=dtype))
+        for dtype, values in peaks.items():
+            values.append(measured_peak_flops(2048, dtype=dtype))
         print(number, *(f"{' '.join(key)} {side.turn(1):.3f} s" for key, side in sides.items()), flush=True)
     for side in sides.values():
         side.close()
     times = {key: side.times for key, side in sides.items()}
-    medians = {key: median(found) for key, found in times.items()}
+    medians = {key: median(seconds) for key, seconds in times.items()}
     for key, seconds in medians.items():
         print(f"{' '.join(key)}: {seconds:.3f} s a step, {work.tokens / seconds:,.0f} tokens/s")
-    for dtype, found in peaks.items():
-        peak = median(found)
+    for dtype, values in peaks.items():
+        peak = median(values)
         bound = work.tokens * train_flops_per_token(config, work.length, work.predictions) / peak
         print(f"matmuls alone in {dtype}, {peak / 1e9:.0f} GFLOP/s: {bound:.3f} s, {work.tokens / bound:,.0f} tokens/s")
         print(f"share of the rate of the matmuls: bertjax {bound / medians['bertjax', dtype]:.1%} in {dtype}")
@@ -146,9 +145,12 @@ def main() -> None:
 
 
 def ratio(times: Mapping[tuple[str, str], Sequence[float]], other: str, dtype: str = "") -> str:
-    """Of tokens/s, by the medians of each side's fastest setting, or its fastest in one dtype, and its span."""
+    """Format the ratio in tokens/s between each side's fastest setting (in one dtype, if given), and its range."""
     ours, theirs = (
-        min((found for (side, how), found in times.items() if (side, how[: len(dtype)]) == (name, dtype)), key=median)
+        min(
+            (seconds for (side, how), seconds in times.items() if (side, how[: len(dtype)]) == (name, dtype)),
+            key=median,
+        )
         for name in ("bertjax", other)
     )
     rounds = [their_time / our_time for our_time, their_time in zip(ours, theirs, strict=True)]

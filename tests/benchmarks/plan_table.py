@@ -1,13 +1,13 @@
-"""The plan of each large recipe on a machine of every kind, compiled for it, as tables in launch/plans.md.
+"""Compile the plans of the large recipes for every kind of machine, and write launch/plans.md.
 
     python tests/benchmarks/plan_table.py [--recipes NAME ...] [--topologies NAME ...] [--plans FILE] [--write]
         [--price TOPOLOGY=PRICE ...]
 
-Each plan is made in a process of its own and kept in FILE, by default plans.json beside this program, so that the same
-command goes on where it was interrupted, on another machine too; a plan of other code or another recipe is made again
-with --again, for the given recipes and machines alone: the page names the commit of each. GPUs need jax's CUDA plug-in,
-TPUs libtpu; a machine whose compiler is missing is left out, which the last lines say. `--write` writes what is known
-to launch/plans.md, with what a recipe costs where the price of a chip-hour is given.
+Each plan is made in its own process and saved in FILE, by default plans.json beside this program, so that the same
+command continues after an interruption, even on another machine. --again remakes the plans of the chosen recipes and
+machines, for example after a change of code; the page names the commit of each plan. GPUs need jax's CUDA plug-in, TPUs
+libtpu; the last lines of the output list machines whose compiler is missing. `--write` writes all saved plans to
+launch/plans.md, with a recipe's cost where the price of a chip-hour is given.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ missing, and with `--again` all.
 
 
 def plan(recipe: str, topology: str) -> dict[str, Any]:
-    """The figures of one plan, or why there is none."""
+    """The figures of one plan, or the reason why it was refused."""
     with tempfile.TemporaryDirectory(prefix="bertjax-plan-") as folder:
         return _plan(recipe, topology, Path(folder))
 
@@ -97,45 +97,45 @@ def _plan(recipe: str, topology: str, dump: Path) -> dict[str, Any]:
     commit = subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
     about = {"jax": jax.__version__, "commit": commit or "unknown"}
     try:
-        made = make_plan(config, where, say=lambda line: print(line, file=sys.stderr))
+        plan = make_plan(config, where, say=lambda line: print(line, file=sys.stderr))
     except ValueError as error:
         return about | {"refused": str(error).splitlines()[0]}
-    bounds = [stage.bound for stage in made.stages]
+    bounds = [stage.bound for stage in plan.stages]
     return about | {
-        "fits": made.fits,
-        "needed": max(stage.needed or 0 for stage in made.stages),
-        "capacity": made.stages[0].capacity,
-        "steps": [stage.steps for stage in made.stages],
+        "fits": plan.fits,
+        "needed": max(stage.needed or 0 for stage in plan.stages),
+        "capacity": plan.stages[0].capacity,
+        "steps": [stage.steps for stage in plan.stages],
         "seconds": [bound and bound.overlapped for bound in bounds],
         "limits": [bound and bound.limited_by for bound in bounds],
-        "mfu": [stage.mfu_bound for stage in made.stages],
-        "hours": made.hours,
-        "estimates": [stage.estimate for stage in made.stages],
+        "mfu": [stage.mfu_bound for stage in plan.stages],
+        "hours": plan.hours,
+        "estimates": [stage.estimate for stage in plan.stages],
         "chips": where.chips,
     }
 
 
-def row(recipe: str, found: Mapping[str, Any], price: float | None) -> str:
-    """One recipe on one machine, at a price of a chip-hour."""
-    if "refused" in found:
-        return f"| {recipe} | {found['refused']} | | | | | | | |"
-    memory = f"{found['needed'] / GIB:.2f} of {found['capacity'] / GIB:.1f} GiB"
-    if not found["fits"]:
+def row(recipe: str, figures: Mapping[str, Any], price: float | None) -> str:
+    """The table row of one recipe on one machine, at a price per chip-hour."""
+    if "refused" in figures:
+        return f"| {recipe} | {figures['refused']} | | | | | | | |"
+    memory = f"{figures['needed'] / GIB:.2f} of {figures['capacity'] / GIB:.1f} GiB"
+    if not figures["fits"]:
         return f"| {recipe} | {memory}: does not fit | | | | | | | |"
-    low, high = found["hours"]
-    steps = " / ".join(map(milliseconds, found["seconds"]))
-    limits = " / ".join(dict.fromkeys(found["limits"]))
-    mfu = " / ".join(f"{one:.0%}" for one in found["mfu"])
+    low, high = figures["hours"]
+    steps = " / ".join(map(milliseconds, figures["seconds"]))
+    limits = " / ".join(dict.fromkeys(figures["limits"]))
+    mfu = " / ".join(f"{one:.0%}" for one in figures["mfu"])
     span = f"{low:,.1f}" if f"{low:,.1f}" == f"{high:,.1f}" else f"{low:,.1f} to {high:,.1f}"
-    chip_hours = low * found["chips"]
+    chip_hours = low * figures["chips"]
     cost = "" if price is None else f"{price * chip_hours:,.0f}"
-    # Plans of earlier versions have no estimate, as those for GPUs have none.
-    estimates = " / ".join("–" if one is None else milliseconds(one) for one in found.get("estimates") or [None])
+    # Plans of earlier versions and plans for GPUs have no estimate.
+    estimates = " / ".join("–" if one is None else milliseconds(one) for one in figures.get("estimates") or [None])
     return f"| {recipe} | {memory} | {steps} | {limits} | {mfu} | {estimates} | {span} | {chip_hours:,.0f} | {cost} |"
 
 
 def page(plans: Mapping[str, Mapping[str, Any]], prices: Mapping[str, float]) -> str:
-    """All plans, "bert_base on v5e:4x4": figures, a table for each machine; `prices` of a chip-hour by topology."""
+    """Format all plans {"bert_base on v5e:4x4": figures} as a table per machine; `prices` are per chip-hour."""
     parts = []
     for topology, title in TOPOLOGIES.items():
         known = {name: plans[key] for name in recipe_names() if (key := _key(name, topology)) in plans}
@@ -144,33 +144,33 @@ def page(plans: Mapping[str, Mapping[str, Any]], prices: Mapping[str, float]) ->
         price = prices.get(topology)
         parts.append(f"## {title}: `{topology}`" + ("" if price is None else f" at {price:g} a chip-hour") + "\n")
         parts.append(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
-        parts += [row(name, found, price) for name, found in known.items()]
+        parts += [row(name, figures, price) for name, figures in known.items()]
         parts.append(f"\n{versions(known)}\n")
         if absent := [name for name in RECIPES if name not in known]:
             parts.append(f"Not compiled for this machine: {', '.join(absent)}.\n")
-    given = "".join(f" --price {topology}={price:g}" for topology, price in prices.items())
-    return "\n".join([INTRODUCTION.format(small=", ".join(SMALL), prices=given), *parts])
+    options = "".join(f" --price {topology}={price:g}" for topology, price in prices.items())
+    return "\n".join([INTRODUCTION.format(small=", ".join(SMALL), prices=options), *parts])
 
 
 def versions(known: Mapping[str, Mapping[str, Any]]) -> str:
-    """With what the plans of a machine were made; those of a version that fewer have are named."""
+    """The versions of a machine's plans; lists the recipes of all but the most common version."""
     by_version: dict[str, list[str]] = {}
-    for name, found in known.items():
-        by_version.setdefault(f"jax {found['jax']} at commit {found['commit']}", []).append(name)
+    for name, figures in known.items():
+        by_version.setdefault(f"jax {figures['jax']} at commit {figures['commit']}", []).append(name)
     most, *others = sorted(by_version, key=lambda version: -len(by_version[version]))
     return "; ".join([f"With {most}", *(f"with {one}: {', '.join(by_version[one])}" for one in others)]) + "."
 
 
-def priced(written: str) -> tuple[str, float]:
-    """A topology and its price, of TOPOLOGY=PRICE."""
-    topology, _, price = written.rpartition("=")
+def parse_price(text: str) -> tuple[str, float]:
+    """Parse TOPOLOGY=PRICE."""
+    topology, _, price = text.rpartition("=")
     if topology not in TOPOLOGIES:
-        raise argparse.ArgumentTypeError(f"{written!r}: write TOPOLOGY=PRICE with one of {', '.join(TOPOLOGIES)}")
+        raise argparse.ArgumentTypeError(f"{text!r}: write TOPOLOGY=PRICE with one of {', '.join(TOPOLOGIES)}")
     return topology, float(price)
 
 
 def make(recipes: Sequence[str], topologies: Sequence[str], path: Path, again: bool) -> list[str]:
-    """Make the plans that are not in the file. Returns what could not be made, a line for each."""
+    """Make the plans that the file lacks. Returns a line for each failure."""
     failed = []
     for topology in topologies:
         for name in recipes:
@@ -184,13 +184,13 @@ def make(recipes: Sequence[str], topologies: Sequence[str], path: Path, again: b
                 failed.append(f"{key}: {(ended.stderr.strip().splitlines() or ['no message'])[-1]}")
                 continue
             known = read_plans(path) | {key: json.loads(ended.stdout.splitlines()[-1])}
-            lines = (f"{json.dumps(key)}: {json.dumps(found)}" for key, found in sorted(known.items()))
+            lines = (f"{json.dumps(key)}: {json.dumps(figures)}" for key, figures in sorted(known.items()))
             replace_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
     return failed
 
 
 def read_plans(path: Path) -> dict[str, Any]:
-    """What was planned, by recipe and machine."""
+    """The saved plans by recipe and machine."""
     return json.loads(path.read_text()) if path.exists() else {}
 
 
@@ -199,14 +199,16 @@ def _key(recipe: str, topology: str) -> str:
 
 
 def main() -> int:
-    """Make plans, and write the page if it is asked for."""
+    """Make plans, and optionally write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--recipes", nargs="+", default=RECIPES, choices=recipe_names())
     parser.add_argument("--topologies", nargs="*", default=list(TOPOLOGIES), choices=TOPOLOGIES)
     parser.add_argument("--plans", type=Path, default=PLANS)
-    parser.add_argument("--again", action="store_true", help="make plans anew that are there")
-    parser.add_argument("--price", nargs="+", default=[], type=priced, metavar="TOPOLOGY=PRICE", help="of a chip-hour")
+    parser.add_argument("--again", action="store_true", help="remake saved plans")
+    parser.add_argument(
+        "--price", nargs="+", default=[], type=parse_price, metavar="TOPOLOGY=PRICE", help="price of a chip-hour"
+    )
     parser.add_argument("--write", action="store_true", help="write launch/plans.md")
     arguments = parser.parse_args()
     if arguments.one:

@@ -1,4 +1,4 @@
-"""The README's table of the race between recipes, from what `bench_race.py --kept race.json` has kept."""
+"""Format the race between recipes as a table, from the record of `bench_race.py --kept race.json`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# What is kept of a run, its title, and the factor and format of its value.
+# (figure of a run, title, factor, format)
 COLUMNS = (
     ("steps", "steps", 1, ",.0f"),
     ("sst2", "SST-2", 100, ".1f"),
@@ -23,10 +23,10 @@ CAPTION = (
 BASELINE = "most frequent answer"
 
 
-def race_table(kept: Mapping[str, Any]) -> list[str]:
-    """The lines of the table; none while no run is finished. A recipe's row has the mean over its seeds."""
-    by_recipe: dict[str, list[Mapping[str, Any]]] = {name: [] for name in kept["speeds"]}
-    for run, outcome in kept["runs"].items():
+def race_table(record: Mapping[str, Any]) -> list[str]:
+    """The lines of the table, with means over seeds; [] while no run is finished."""
+    by_recipe: dict[str, list[Mapping[str, Any]]] = {name: [] for name in record["speeds"]}
+    for run, outcome in record["runs"].items():
         by_recipe.setdefault(run.rpartition("_")[0], []).append(outcome)
     rows = [
         f"| {recipe} | {' | '.join(_cell(runs, *column) for column in COLUMNS)} |"
@@ -36,7 +36,7 @@ def race_table(kept: Mapping[str, Any]) -> list[str]:
     if not rows:
         return []
     titles = ("", *(title for _, title, _, _ in COLUMNS))
-    runs = [run for of_recipe in by_recipe.values() for run in of_recipe]
+    runs = [run for recipe_runs in by_recipe.values() for run in recipe_runs]
     answers = (_cell(runs[:1], f"{figure}_baseline", *others) for figure, *others in COLUMNS)
     baseline = f"| {BASELINE} | {' | '.join(answers)} |"
     caption = CAPTION.format(commits=", ".join(sorted({run["commit"] for run in runs})))
@@ -44,7 +44,7 @@ def race_table(kept: Mapping[str, Any]) -> list[str]:
 
 
 def _cell(runs: Sequence[Mapping[str, Any]], figure: str, _: str, factor: float, form: str) -> str:
-    """The mean over seeds, and the standard error: over the seeds if there are several, else over the examples."""
+    """The mean over seeds and its standard error: over several seeds, or else over the examples."""
     values = [factor * run[figure] for run in runs if figure in run]
     if not values:
         return ""

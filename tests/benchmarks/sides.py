@@ -1,6 +1,6 @@
-"""The two sides of a benchmark of the train step, bertjax and transformers with torch, each in a process of its own.
+"""The sides of a train step benchmark, bertjax and transformers with torch, each in its own process.
 
-Both get the same batches and do forward, backward, clip and update, with parameters in float32.
+Both have the same batches and do forward, backward, clip and update, with parameters in float32.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from bertjax.training.schedules import make_schedule
 from bertjax.training.state import draw_blueprint, init_state
 from bertjax.training.step import make_train_step
 
-# What `keep_freed_memory` sets, as variables of glibc.
-_KEPT = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 62), "MALLOC_TOP_PAD_": str(64 << 20)}
+# The settings of `keep_freed_memory` as environment variables of glibc.
+_KEEP_FREED_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 62), "MALLOC_TOP_PAD_": str(64 << 20)}
 
-Run = Callable[[int], None]  # so many steps, to their end
+Run = Callable[[int], None]  # runs that many steps and waits for them
 
-# The modules by which the MLM head of transformers' class begins, where it can compute some positions alone.
-# (ModernBERT's does so by an option of its own; ELECTRA draws from the logits of all.)
+# The first module of the MLM head of transformers' classes, for families whose head can be restricted to some
+# positions. (ModernBERT has an option for that; ELECTRA samples from all logits.)
 HEADS = {
     "bert": "cls.predictions",
     "albert": "predictions",
@@ -48,28 +48,28 @@ HEADS = {
 
 @dataclass(frozen=True)
 class Work:
-    """What a side trains, and on what."""
+    """The model, batch and settings of a train step."""
 
     model: ModelConfig
     rows: int
     objectives: tuple[str, ...] = ("mlm", "nsp")
     length: int = 128
-    predictions: int = 20  # slots of a row, of which one in twenty is not used
-    pairs: int = 1  # sentence pairs packed in a row
-    filled: float = 1.0  # share of a row that is text, on average; the rest is padding
-    device: str = "cpu"  # for torch; jax takes the one it finds
-    compiled: bool = False  # by torch.compile
-    gathered: bool = False  # torch's MLM head computes predicted positions alone, as ours does
+    predictions: int = 20  # slots per row; one in twenty is unused
+    pairs: int = 1  # packed sentence pairs per row
+    filled: float = 1.0  # average share of text in a row; the rest is padding
+    device: str = "cpu"  # for torch; jax uses its default device
+    compiled: bool = False  # with torch.compile
+    gathered: bool = False  # torch's MLM head computes only predicted positions, like ours
     deterministic: bool = False
     execution: ExecutionConfig = DEFAULT_EXECUTION
 
     @property
     def tokens(self) -> int:
-        """Real tokens of a batch."""
+        """The real tokens of a batch."""
         return int(self.batch()["sequence_ids"].astype(bool).sum())
 
     def batch(self) -> dict[str, np.ndarray]:
-        """Random ids in rows of two segments, a pair or several, as the reference fills them."""
+        """Random ids in rows of one or several pairs of segments."""
         rng = np.random.default_rng(0)
         rows, length = self.rows, self.length
         used = np.full((rows, 1), length)
@@ -101,8 +101,8 @@ class Work:
         return {name: x.astype(np.int32) for name, x in integers.items()} | floats
 
 
-def ours(work: Work) -> Run:
-    """bertjax's step on one device."""
+def make_bertjax_run(work: Work) -> Run:
+    """bertjax's train step on one device."""
     keep_freed_memory()  # as the trainer does
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     settings = OptimizerConfig()
@@ -133,26 +133,26 @@ def ours(work: Work) -> Run:
 
 
 def dense_labels(batch: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The labels of a batch as transformers takes them, int64 [B, L]: -100 where nothing is predicted."""
+    """The labels of a batch for transformers, int64 [B, L]; -100 without a prediction."""
     labels = np.full(batch["input_ids"].shape, -100)
     rows, slots = np.nonzero(batch["mlm_weights"])
     labels[rows, batch["mlm_positions"][rows, slots]] = batch["mlm_labels"][rows, slots]
     return labels
 
 
-def theirs(work: Work) -> Run:
-    """transformers' class by SDPA, with torch's AdamW; autocast where ours computes in bfloat16."""
+def make_transformers_run(work: Work) -> Run:
+    """The train step of transformers' class with SDPA and torch's AdamW; bfloat16 by autocast."""
     import torch
     from their_pretraining import predict_where_labelled, pretraining
 
-    keep_freed_memory()  # it helps both sides
+    keep_freed_memory()  # helps both sides
     batch = work.batch()
-    assert work.pairs == 1, "transformers has no packed rows"
+    assert work.pairs == 1, "transformers does not support packed rows"
     network, loss_of = pretraining(work.model)
     network = network.to(work.device).train()
-    torch.set_num_threads(cores())  # whatever OMP_NUM_THREADS says
+    torch.set_num_threads(cores())  # overrides OMP_NUM_THREADS
     torch.set_float32_matmul_precision("high")
-    # As transformers' Trainer has it; on a CPU too the update of one array at a time takes several times as long.
+    # Fused, as in transformers' Trainer. Even on a CPU an unfused update takes several times as long.
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, eps=1e-6, weight_decay=0.01, fused=True)
     forward = torch.compile(loss_of) if work.compiled else loss_of
     inputs = {
@@ -161,7 +161,7 @@ def theirs(work: Work) -> Run:
         "labels": dense_labels(batch),
         "pair_labels": batch["pair_labels"][:, 0],
     }
-    if (batch["sequence_ids"] == 0).any():  # without a mask SDPA has its fastest kernels
+    if (batch["sequence_ids"] == 0).any():  # SDPA is fastest without a mask
         inputs["attention_mask"] = batch["sequence_ids"]
     inputs = {name: torch.tensor(x, dtype=torch.long, device=work.device) for name, x in inputs.items()}
     if work.gathered:
@@ -180,26 +180,26 @@ def theirs(work: Work) -> Run:
     return run
 
 
-SIDES = {"bertjax": ours, "transformers": theirs}
+SIDES = {"bertjax": make_bertjax_run, "transformers": make_transformers_run}
 
 
 class Side:
-    """A side in a process of its own, so that neither has the other's threads and memory."""
+    """A side in its own process, so that the sides do not share threads and memory."""
 
     def __init__(self, side: str, work: Work) -> None:
         context = multiprocessing.get_context("spawn")
-        self.pipe, theirs_end = context.Pipe()
-        self.process = context.Process(target=_serve, args=(side, work, theirs_end), daemon=True)
+        self.pipe, child_end = context.Pipe()
+        self.process = context.Process(target=_serve, args=(side, work, child_end), daemon=True)
         self.process.start()
-        theirs_end.close()
-        self.times: list[float] = []  # seconds of a step, one for each turn
+        child_end.close()
+        self.times: list[float] = []  # seconds per step of each turn
 
     def ready(self) -> str:
-        """Wait until it has compiled; the name of its device. Raises EOFError if it has died."""
+        """Wait until the step is compiled; returns the device's name. Raises EOFError if the process died."""
         return self.pipe.recv()
 
     def turn(self, steps: int) -> float:
-        """Seconds of a step, over so many."""
+        """Run `steps` steps; returns the seconds per step."""
         self.pipe.send(steps)
         self.times.append(self.pipe.recv() / steps)
         return self.times[-1]
@@ -211,27 +211,27 @@ class Side:
 
 
 def write_work(work: Work, path: Path, *, keeps_memory: bool = False) -> None:
-    """Write what their_keras.py reads: the arrays of the batch, the sizes of the network, and settings."""
+    """Write the input of their_keras.py: the arrays of the batch, the sizes of the network, and settings."""
     sizes = {f"size_{name}": value for name, value in vars(work.model).items() if type(value) is int}
     settings = {"dropout": work.model.hidden_dropout_prob, "bfloat16": work.execution.dtype == "bfloat16"}
     np.savez(path, **work.batch(), **sizes, **settings, keeps_memory=keeps_memory)
 
 
 class KerasSide(Side):
-    """KerasHub on jax, in an interpreter of its own, in which it is installed; with our allocator settings or without.
+    """KerasHub on jax, in a separate interpreter, with or without our allocator settings.
 
-    Raises ValueError for a member that KerasHub has not, and for an interpreter that has no KerasHub.
+    Raises ValueError for another model than BERT, and for an interpreter without KerasHub.
     """
 
     def __init__(self, python: str, work: Work, *, keeps_memory: bool) -> None:
         if work.model.family != "bert" or work.objectives != ("mlm", "nsp"):
             raise ValueError(f"KerasHub is compared with BERT for MLM and NSP, not with {work.model.family}")
-        wanted = "import keras_hub, jax"
-        if subprocess.run([python, "-c", wanted], capture_output=True, check=False).returncode:
-            raise ValueError(f"{python} cannot `{wanted}`; install them there: {python} -m pip install keras-hub jax")
+        imports = "import keras_hub, jax"
+        if subprocess.run([python, "-c", imports], capture_output=True, check=False).returncode:
+            raise ValueError(f"{python} cannot `{imports}`; install them there: {python} -m pip install keras-hub jax")
         self._folder = tempfile.TemporaryDirectory(prefix="bertjax-keras-")
         write_work(work, Path(self._folder.name, "work.npz"), keeps_memory=keeps_memory)
-        environment = os.environ | (_KEPT if keeps_memory else {}) | {"KERAS_HOME": self._folder.name}
+        environment = os.environ | (_KEEP_FREED_MEMORY if keeps_memory else {}) | {"KERAS_HOME": self._folder.name}
         script = str(Path(__file__).with_name("their_keras.py"))
         self.program = subprocess.Popen(
             [python, script, f"{self._folder.name}/work.npz"],
@@ -243,11 +243,11 @@ class KerasSide(Side):
         self.times = []
 
     def ready(self) -> str:
-        """Wait until it has compiled; the versions. Raises EOFError if it has died."""
+        """Wait until the step is compiled; returns the versions. Raises EOFError if the process died."""
         return self._line()
 
     def turn(self, steps: int) -> float:
-        """Seconds of a step, over so many."""
+        """Run `steps` steps; returns the seconds per step."""
         assert self.program.stdin is not None
         print(steps, file=self.program.stdin, flush=True)
         self.times.append(float(self._line()) / steps)

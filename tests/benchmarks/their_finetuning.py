@@ -1,4 +1,4 @@
-"""The same fine-tuning by transformers' own Trainer: the same rows, batch size, schedule and weights to start from."""
+"""The same fine-tuning with transformers' Trainer: same rows, batch size, schedule and initial weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bertjax.finetune.kinds.kind import TaskContent
 from bertjax.run.telemetry import METRICS_FILE
 from bertjax.text.pool import cores
 
-_IGNORED = -100  # a label without weight, to torch
+_IGNORED = -100  # the label that torch ignores
 
 _CLASSES = {
     "sequence": transformers.AutoModelForSequenceClassification,
@@ -31,7 +31,7 @@ _CLASSES = {
 
 
 class Rows(torch.utils.data.Dataset):
-    """Rows as the features that transformers' collators take."""
+    """Rows as features for transformers' collators."""
 
     def __init__(self, rows: TaskRows, kind: str) -> None:
         self._rows, self._kind = rows, kind
@@ -42,33 +42,33 @@ class Rows(torch.utils.data.Dataset):
     def __getitem__(self, number: int) -> dict[str, Any]:
         rows = self._rows
         here = slice(rows.offsets[number], rows.offsets[number + 1])
-        made: dict[str, Any] = {name: rows.tokens[name][here].tolist() for name in ("input_ids", "token_type_ids")}
-        made["attention_mask"] = [1] * len(made["input_ids"])
+        features: dict[str, Any] = {name: rows.tokens[name][here].tolist() for name in ("input_ids", "token_type_ids")}
+        features["attention_mask"] = [1] * len(features["input_ids"])
         if self._kind == "sequence":
-            made["labels"] = int(rows.rows["labels"][number, 0])
+            features["labels"] = int(rows.rows["labels"][number, 0])
         elif self._kind == "tokens":
-            weighed = rows.tokens["label_weights"][here] > 0
-            made["labels"] = np.where(weighed, rows.tokens["labels"][here], _IGNORED).tolist()
+            has_label = rows.tokens["label_weights"][here] > 0
+            features["labels"] = np.where(has_label, rows.tokens["labels"][here], _IGNORED).tolist()
         else:
-            made["start_positions"] = int(rows.rows["starts"][number, 0])
-            made["end_positions"] = int(rows.rows["ends"][number, 0])
-        return made
+            features["start_positions"] = int(rows.rows["starts"][number, 0])
+            features["end_positions"] = int(rows.rows["ends"][number, 0])
+        return features
 
 
 class StepTimes(transformers.TrainerCallback):
-    """Seconds from each step's end to the next one's: with the rows' fetching, as ours are measured and written."""
+    """Measures and logs the seconds between the ends of steps, including data loading, as bertjax does."""
 
     def __init__(self, file: Path) -> None:
-        self.seconds: list[float] = []  # of all but the first
+        self.seconds: list[float] = []  # of all steps but the first
         self._end, self._file = 0.0, file
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
-        """Begin a new file."""
+        """Truncate the file."""
         self._file.parent.mkdir(parents=True, exist_ok=True)
         self._file.write_text("")
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        """Look at the clock."""
+        """Record the seconds since the last step."""
         end = time.perf_counter()
         if self._end:
             self.seconds.append(end - self._end)
@@ -78,31 +78,33 @@ class StepTimes(transformers.TrainerCallback):
 
 
 class Evaluations(transformers.TrainerCallback):
-    """The figures of the development set by our metrics, every so many steps and after the last one."""
+    """Evaluates the development set with our metrics every `every` steps and after the last one."""
 
     def __init__(self, content: TaskContent, collate: Any, size: int, every: int) -> None:
         (self._split,) = content.dev.values()
         self._rows = Rows(self._split.rows, content.kind.name)
-        self._predicted = partial(_predicted, rows=self._rows, collate=collate, kind=content.kind.name, size=size)
+        self._predict = partial(_predict, rows=self._rows, collate=collate, kind=content.kind.name, size=size)
         self._every = every
-        self.found: list[dict[str, float]] = []
+        self.figures: list[dict[str, float]] = []
 
     def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-        """Measure, if it is time."""
+        """Evaluate if it is due."""
         if state.global_step % self._every == 0 or state.global_step == state.max_steps:
             assert self._split.figures is not None
-            self.found.append(self._split.figures(self._predicted(model.eval())))
+            self.figures.append(self._split.figures(self._predict(model.eval())))
             model.train()
 
 
-def theirs(config: FinetuneConfig, content: TaskContent, folder: str, work: Path, **settings: Any) -> dict[str, Any]:
-    """Train, and give the figures of the last weights, or with patience those of the best, with seconds of a step.
+def finetune_with_trainer(
+    config: FinetuneConfig, content: TaskContent, folder: str, work: Path, **settings: Any
+) -> dict[str, Any]:
+    """Train, and return the figures of the last weights (with patience, of the best) and the seconds per step.
 
-    `settings` are the Trainer's own, beyond what the config says.
+    `settings` are further TrainingArguments.
     """
     kind, training, optimizer = content.kind.name, config.training, config.optimizer
-    assert optimizer.name == "adamw", "what the Trainer has"
-    torch.set_num_threads(cores())  # whatever OMP_NUM_THREADS says
+    assert optimizer.name == "adamw", "the Trainer uses AdamW"
+    torch.set_num_threads(cores())  # overrides OMP_NUM_THREADS
     transformers.set_seed(training.seed)
     labels = {} if kind == "span" else {"num_labels": len(content.labels)}
     model = _CLASSES[kind].from_pretrained(folder, **labels)
@@ -145,21 +147,23 @@ def theirs(config: FinetuneConfig, content: TaskContent, folder: str, work: Path
     trainer.train()
     seconds = time.perf_counter() - begun
     metric = content.metrics[0]
-    figures = max(evaluations.found, key=itemgetter(metric)) if config.task.patience else evaluations.found[-1]
+    figures = max(evaluations.figures, key=itemgetter(metric)) if config.task.patience else evaluations.figures[-1]
     return {"figures": figures, "step": statistics.median(times.seconds), "seconds": seconds}
 
 
 @torch.no_grad()
-def _predicted(model: Any, rows: Rows, collate: Any, kind: str, size: int) -> np.ndarray:
-    """Logits as `bertjax.finetune.predict` gives them."""
-    found = []
+def _predict(model: Any, rows: Rows, collate: Any, kind: str, size: int) -> np.ndarray:
+    """Compute logits like `bertjax.finetune.predict`."""
+    predictions = []
     for start in range(0, len(rows), size):
         features = [rows[number] for number in range(start, min(start + size, len(rows)))]
         lengths = [len(feature["input_ids"]) for feature in features]
         inputs = ("input_ids", "token_type_ids", "attention_mask")
-        wanted = (*inputs, "labels") if kind == "tokens" else inputs
-        batch = collate([{name: feature[name] for name in wanted} for feature in features])
+        names = (*inputs, "labels") if kind == "tokens" else inputs
+        batch = collate([{name: feature[name] for name in names} for feature in features])
         out = model(**{name: batch[name] for name in inputs})
         logits = (torch.stack([out.start_logits, out.end_logits], -1) if kind == "span" else out.logits).numpy()
-        found += [row[:length] if kind != "sequence" else row for row, length in zip(logits, lengths, strict=True)]
-    return np.stack(found) if kind == "sequence" else np.concatenate(found)
+        predictions += [
+            row[:length] if kind != "sequence" else row for row, length in zip(logits, lengths, strict=True)
+        ]
+    return np.stack(predictions) if kind == "sequence" else np.concatenate(predictions)

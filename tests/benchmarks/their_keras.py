@@ -1,12 +1,12 @@
-"""KerasHub's side of a benchmark of the train step: a BERT for MLM and NSP on the backend jax.
+"""KerasHub's side of the train step benchmarks: a BERT for MLM and NSP on the jax backend.
 
     PYTHON tests/benchmarks/their_keras.py WORK.npz [TOPOLOGY]
 
-Runs in an interpreter of its own, in which `keras-hub` and jax are installed (`python -m venv keras` and
-`keras/bin/pip install keras-hub jax`), and imports nothing of bertjax. WORK.npz has the arrays of a batch and the sizes
-of the network. Prints a line when the step has compiled, and then, for each number of steps that it reads, a line with
-their seconds. With TOPOLOGY, such as v5e:1x1, it compiles the step for that TPU instead, which need not be there, and
-prints a line of JSON: the memory of its temporaries and the program's text.
+Runs in a separate interpreter with `keras-hub` and jax (`python -m venv keras; keras/bin/pip install keras-hub jax`),
+and does not import bertjax. WORK.npz has the arrays of a batch and the sizes of the network. Prints a line once the
+step is compiled; then, for each number of steps read from stdin, a line with their seconds. With TOPOLOGY, such as
+v5e:1x1, it instead compiles the step for that TPU (which need not be attached) and prints a line of JSON: the memory of
+its temporaries and the program's text.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from jax.experimental import topologies
 
 
 def network(sizes: dict[str, int], dropout: float, length: int, predictions: int) -> keras.Model:
-    """BERT with its two heads, which computes the logits of predicted positions alone, as ours does."""
+    """BERT with its two heads; computes logits only at the predicted positions, like bertjax."""
     backbone = keras_hub.models.BertBackbone(
         vocabulary_size=sizes["vocab_size"],
         num_layers=sizes["num_hidden_layers"],
@@ -62,7 +62,7 @@ def network(sizes: dict[str, int], dropout: float, length: int, predictions: int
 
 
 def compile_for(topology: str, model: keras.Model, data: tuple) -> dict[str, object]:
-    """Compile the step for one chip of a TPU, with the state's memory reused, as Keras' trainer does."""
+    """Compile the step for one TPU chip, with a donated state, as in Keras' trainer."""
     model._symbolic_build(data_batch=data)
     described = topologies.get_topology_desc(topology, "tpu", chips_per_host_bounds=(1, 1, 1))
     place = jax.sharding.SingleDeviceSharding(described.devices[0])
@@ -75,11 +75,11 @@ def compile_for(topology: str, model: keras.Model, data: tuple) -> dict[str, obj
 
 
 def main() -> None:
-    """Compile the step, then take as many as are asked for."""
+    """Compile the step, then run and time the requested numbers of steps."""
     work = dict(np.load(sys.argv[1]))
     sizes = {name.removeprefix("size_"): int(x) for name, x in work.items() if name.startswith("size_")}
     if work["keeps_memory"]:
-        jax.config.update("jax_cpu_enable_async_dispatch", False)  # with the allocator's settings in the environment
+        jax.config.update("jax_cpu_enable_async_dispatch", False)  # goes with the allocator settings in the environment
     keras.mixed_precision.set_global_policy("mixed_bfloat16" if work["bfloat16"] else "float32")
     rows, length = work["input_ids"].shape
     model = network(sizes, float(work["dropout"]), length, work["mlm_positions"].shape[1])

@@ -1,4 +1,4 @@
-"""Pretraining by transformers' own Trainer, whose collator masks rows that are laid out beforehand."""
+"""Pretraining with transformers' Trainer, whose collator masks rows that bertjax laid out."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from bertjax.run.telemetry import METRICS_FILE
 from bertjax.text.pool import cores
 from bertjax.tokenization.tokenizer import Tokenizer
 
-_AT_A_TIME = 4_096  # rows
-_MULTIPLE = 16  # of the length of grouped rows
-_WITHOUT = -100  # the label of a position without a prediction, to torch
+_BATCH = 4_096  # rows that are read at once
+_LENGTH_MULTIPLE = 16  # grouped rows are padded to a multiple of this
+_IGNORED = -100  # the label that torch ignores
 
 
-class LaidOut(torch.utils.data.Dataset):
-    """The first rows of a run before masking, as the features that transformers' collator takes."""
+class UnmaskedRows(torch.utils.data.Dataset):
+    """The first rows of a run before masking, as features for transformers' collator."""
 
     def __init__(self, batches: RunBatches, count: int, tokenizer: Tokenizer, *, pairs: bool) -> None:
-        """With `pairs` the rows have the label of next-sentence prediction."""
-        read = [batches.batch(number, _AT_A_TIME) for number in range(math.ceil(count / _AT_A_TIME))]
-        ids = [_unmasked(batch).astype(np.uint32 if tokenizer.vocab_size > 1 << 16 else np.uint16) for batch in read]
+        """`pairs` adds the labels of next-sentence prediction."""
+        parts = [batches.batch(number, _BATCH) for number in range(math.ceil(count / _BATCH))]
+        ids = [_unmasked(batch).astype(np.uint32 if tokenizer.vocab_size > 1 << 16 else np.uint16) for batch in parts]
         self._ids = np.concatenate(ids)[:count]
-        self._types = np.concatenate([batch["token_type_ids"].astype(np.int8) for batch in read])[:count]
-        self._lengths = np.concatenate([(batch["sequence_ids"] > 0).sum(1) for batch in read])[:count]
-        self._labels = np.concatenate([batch["pair_labels"][:, 0] for batch in read])[:count] if pairs else None
+        self._types = np.concatenate([batch["token_type_ids"].astype(np.int8) for batch in parts])[:count]
+        self._lengths = np.concatenate([(batch["sequence_ids"] > 0).sum(1) for batch in parts])[:count]
+        self._labels = np.concatenate([batch["pair_labels"][:, 0] for batch in parts])[:count] if pairs else None
         self._is_special = np.zeros(tokenizer.vocab_size, np.int8)
         self._is_special[[tokenizer.cls_id, tokenizer.sep_id]] = 1
 
@@ -45,23 +45,25 @@ class LaidOut(torch.utils.data.Dataset):
     def __getitem__(self, number: int) -> dict[str, Any]:
         length = self._lengths[number]
         ids = self._ids[number, :length]
-        made = {
+        features = {
             "input_ids": ids.tolist(),
             "token_type_ids": self._types[number, :length].tolist(),
             "attention_mask": [1] * int(length),
             "special_tokens_mask": self._is_special[ids].tolist(),
         }
-        return made if self._labels is None else made | {"next_sentence_label": int(self._labels[number])}
+        if self._labels is None:
+            return features
+        return features | {"next_sentence_label": int(self._labels[number])}
 
 
 class Exports(transformers.TrainerCallback):
-    """The model in Hugging Face's layout with its tokenizer, every so many steps a folder that appears whole."""
+    """Exports the model with its tokenizer in Hugging Face's layout every `every` steps, atomically."""
 
     def __init__(self, folder: Path, tokenizer: Path, every: int) -> None:
         self._folder, self._tokenizer, self._every = folder, tokenizer, every
 
     def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-        """Write, if it is time."""
+        """Export if it is due."""
         if self._every and state.global_step % self._every == 0:
             target, partial = self._folder / str(state.global_step), self._folder / "partial"
             model.save_pretrained(partial)
@@ -72,7 +74,7 @@ class Exports(transformers.TrainerCallback):
 
 def pretrain(
     config: Config,
-    rows: LaidOut,
+    rows: UnmaskedRows,
     run: Path,
     exports: Path,
     tokenizer: Path,
@@ -81,14 +83,14 @@ def pretrain(
     grouped: bool,
     every: int,
 ) -> None:
-    """Train on the rows to the last step of the config, or go on from the newest checkpoint in `run`.
+    """Train on the rows to the config's last step, continuing from the latest checkpoint in `run`.
 
-    `every` so many steps a checkpoint and an export are written (0: never). `grouped` puts rows of about one length
-    into a batch and pads to the longest; other rows are all padded to the length of the config. Model, sizes, rate,
-    schedule and seed are the config's, and its dtype bfloat16 is autocast.
+    Writes a checkpoint and an export every `every` steps (0: never). `grouped` batches rows of similar length and pads
+    to the longest; otherwise all rows are padded to the config's length. Model, sizes, rate, schedule and seed follow
+    the config, whose dtype bfloat16 means autocast.
     """
     training, optimizer = config.training, config.optimizer
-    torch.set_num_threads(cores())  # whatever OMP_NUM_THREADS says
+    torch.set_num_threads(cores())  # overrides OMP_NUM_THREADS
     transformers.set_seed(training.seed)
     network = pretraining(config.model)[0]
     if "nsp" not in training.objectives:
@@ -127,16 +129,16 @@ def pretrain(
         data_collator=transformers.DataCollatorForLanguageModeling(
             vocabulary,
             mlm_probability=config.data.mask_probability,
-            pad_to_multiple_of=_MULTIPLE if grouped else config.data.sequence_length,
+            pad_to_multiple_of=_LENGTH_MULTIPLE if grouped else config.data.sequence_length,
         ),
         callbacks=[StepTimes(run / METRICS_FILE), Exports(exports, tokenizer, every)],
     )
-    trainer.train(resume_from_checkpoint=_newest_checkpoint(run))
+    trainer.train(resume_from_checkpoint=_latest_checkpoint(run))
 
 
 @torch.inference_mode()
 def held_out_loss(folder: Path, batches: list[dict[str, np.ndarray]]) -> float:
-    """The mean loss in nats of the masked tokens of batches of bertjax, of a model in Hugging Face's layout."""
+    """The mean MLM loss in nats of a model in Hugging Face's layout, on masked batches of bertjax."""
     torch.set_num_threads(cores())
     network = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
     total, count = 0.0, 0
@@ -147,18 +149,18 @@ def held_out_loss(folder: Path, batches: list[dict[str, np.ndarray]]) -> float:
             token_type_ids=torch.tensor(batch["token_type_ids"], dtype=torch.long),
             attention_mask=torch.tensor(batch["sequence_ids"] > 0, dtype=torch.long),
         ).logits
-        chosen = labels != _WITHOUT
-        total += float(torch.nn.functional.cross_entropy(logits[chosen], labels[chosen], reduction="sum"))
-        count += int(chosen.sum())
+        is_masked = labels != _IGNORED
+        total += float(torch.nn.functional.cross_entropy(logits[is_masked], labels[is_masked], reduction="sum"))
+        count += int(is_masked.sum())
     return total / count
 
 
 def _unmasked(batch: dict[str, np.ndarray]) -> np.ndarray:
     labels = dense_labels(batch)
-    return np.where(labels == _WITHOUT, batch["input_ids"], labels)
+    return np.where(labels == _IGNORED, batch["input_ids"], labels)
 
 
-def _newest_checkpoint(run: Path) -> str | None:
-    """The newest one that was written whole: the state comes last."""
-    whole = [path.parent for path in run.glob("checkpoint-*/trainer_state.json")]
-    return str(max(whole, key=lambda path: int(path.name.rpartition("-")[2]))) if whole else None
+def _latest_checkpoint(run: Path) -> str | None:
+    """The latest complete checkpoint; the Trainer writes trainer_state.json last."""
+    complete = [path.parent for path in run.glob("checkpoint-*/trainer_state.json")]
+    return str(max(complete, key=lambda path: int(path.name.rpartition("-")[2]))) if complete else None

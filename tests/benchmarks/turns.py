@@ -1,4 +1,4 @@
-"""Runs that step in turns of some seconds: a machine whose speed drifts is then equally fast for all of them."""
+"""Let runs step in turns of some seconds, so that a machine's drifting speed affects all of them alike."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from pathlib import Path
 from typing import NamedTuple
 
 STEP_SECONDS = "perf/step_seconds"
-_WARM = 25  # steps before the first turn: programs are compiled in the first of each shape
-_SECONDS = 6.0  # of a turn
+_WARM_UP = 25  # steps before the first turn, which compile a program for each shape
+_TURN = 6.0  # seconds
 
 
 class Run(NamedTuple):
-    """A command that trains, and the file into which it writes a line of JSON with the seconds of each step."""
+    """A training command, and its log: a line of JSON with the seconds of each step."""
 
     command: Sequence[str]
     file: Path
 
 
 class _Stepping:
-    """A run's process, stopped but for its turns."""
+    """The process of a run, which is stopped between its turns."""
 
     def __init__(self, run: Run) -> None:
         self._file = run.file
         self._process = subprocess.Popen(run.command, stdout=subprocess.DEVNULL)
 
     def __enter__(self) -> _Stepping:
-        while len(self._seconds()) < _WARM:
+        while len(self._seconds()) < _WARM_UP:
             assert self._process.poll() is None, f"ended with exit code {self._process.returncode}"
             time.sleep(0.2)
         self._process.send_signal(signal.SIGSTOP)
@@ -43,11 +43,11 @@ class _Stepping:
         self._process.wait()
 
     def turn(self) -> list[float]:
-        """The seconds of each step of a turn, without the one that the last turn's end interrupted.
+        """Run a turn, and return the seconds of its steps, without the step that the previous turn interrupted.
 
-        A turn has at least one step: it is longer where a program is compiled in it.
+        A turn has at least one step, so it is longer if a program is compiled.
         """
-        before, end = len(self._seconds()), time.monotonic() + _SECONDS
+        before, end = len(self._seconds()), time.monotonic() + _TURN
         self._process.send_signal(signal.SIGCONT)
         while time.monotonic() < end or len(self._seconds()) < before + 2:
             time.sleep(0.5)
@@ -61,17 +61,17 @@ class _Stepping:
 
 
 def in_turns(runs: Mapping[str, Run], turns: int) -> dict[str, list[list[float]]]:
-    """Name of a run -> the seconds of each step of each of its turns. Who is first alternates; all are killed then."""
-    found: dict[str, list[list[float]]] = {name: [] for name in runs}
+    """Run the turns and kill all runs. Returns {run: seconds of the steps of each turn}. The first run alternates."""
+    seconds: dict[str, list[list[float]]] = {name: [] for name in runs}
     with ExitStack() as stack:
         stepping = {name: stack.enter_context(_Stepping(run)) for name, run in runs.items()}
         for turn in range(turns):
             for name in list(runs)[:: -1 if turn % 2 else 1]:
-                found[name].append(stepping[name].turn())
-    return found
+                seconds[name].append(stepping[name].turn())
+    return seconds
 
 
-def steps_of(turns: Sequence[Sequence[float]]) -> list[float]:
-    """The seconds of the steps of all turns, without those of three times the median: a program was compiled there."""
-    every = [seconds for steps in turns for seconds in steps]
-    return [seconds for seconds in every if seconds < 3 * statistics.median(every)]
+def pool_steps(turns: Sequence[Sequence[float]]) -> list[float]:
+    """The seconds of the steps of all turns, without outliers of three times the median, which compiled a program."""
+    pooled = [seconds for steps in turns for seconds in steps]
+    return [seconds for seconds in pooled if seconds < 3 * statistics.median(pooled)]
