@@ -1,6 +1,6 @@
 """BERT pretraining in JAX: from raw text to a checkpoint that other frameworks load.
 
-`import bertjax` takes no time: jax and all else is imported by the function that needs it.
+`import bertjax` is fast: each function imports jax and everything else when it is called.
 """
 
 from __future__ import annotations
@@ -69,15 +69,15 @@ def recipe(name: str | Path, keys: Mapping[str, Any] | None = None) -> Config:
 
         config = bertjax.recipe("bert_mini", {"data.sources": ["text:books/*.txt"], "training.steps": 2000})
 
-    `name` is that of a recipe of the package or a file. Another number of steps scales what follows from it, as on the
-    command line. Raises ValueError for a recipe or a key that there is not, naming the nearest one, and for a value of
-    a wrong type.
+    `name` is a recipe of the package or a file. A changed number of steps scales the settings that depend on it, as on
+    the command line. Raises ValueError for an unknown recipe or key, naming the nearest one, and for a value of a wrong
+    type.
     """
     from bertjax.cli.recipe import scale_to_steps
     from bertjax.config import load_recipe, with_values
 
-    made, keys = load_recipe(name), keys or {}
-    return scale_to_steps(with_values(made, keys), made, keys.keys())
+    base, keys = load_recipe(name), keys or {}
+    return scale_to_steps(with_values(base, keys), base, keys.keys())
 
 
 def prepare(config: Config) -> PrepareResult:
@@ -101,7 +101,7 @@ def pretrain(config: Config, *, callbacks: Sequence[Callback] = ()) -> PretrainR
         result = bertjax.pretrain(config, callbacks=[Losses()])
         model = bertjax.load(result.directory)
 
-    Raises ValueError for what cannot be used, before it trains. Ctrl-C, or the notebook's stop button, saves a
+    Raises ValueError for unusable settings or data, before it trains. Ctrl-C, or the notebook's stop button, saves a
     checkpoint and raises KeyboardInterrupt; the same call then resumes.
     """
     _quiet()
@@ -199,7 +199,7 @@ def search(
 def attention(
     model: str | Path, sentences: str | Sequence[str] = (), *, text: str | Path = "", sample: int = 200
 ) -> Attention:
-    """What each head attends to in one or two sentences, which a notebook shows as a page: `bertjax attention`.
+    """Compute the attention of every head in one or two sentences; a notebook shows a page: `bertjax attention`.
 
         bertjax.attention("runs/quickstart", ["I went to the store.", "It was closed."])
 
@@ -256,7 +256,7 @@ def embed(
     return embedding.embed(str(model), strings(files), path, column, encoding)
 
 
-# Once imported, the packages of these names replace them, and call them: see `bertjax.storage.callable_package`.
+# Importing the packages of these names replaces them; the packages call them: see `bertjax.storage.callable_package`.
 _finetune, _search, _embed = finetune, search, embed
 
 

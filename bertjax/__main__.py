@@ -11,7 +11,7 @@ import gc
 import sys
 import warnings
 
-TYPE_CHECKING = False  # what `typing` has under this name; its import takes milliseconds in which Ctrl-C is not caught
+TYPE_CHECKING = False  # as in `typing`, whose import takes milliseconds in which Ctrl-C is not caught
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
@@ -68,7 +68,7 @@ RENAMED = {
     "average": "run average RUN",
 }
 _FAILED = 1  # exit code
-_PIPE_CLOSED = 141  # that of a program which SIGPIPE ends
+_PIPE_CLOSED = 141  # exit code of a program that SIGPIPE ends
 _COMPLETE = "--complete"  # the request of the completion scripts
 
 
@@ -77,8 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     With BERTJAX_TRACEBACK=1 in the environment an error keeps its traceback.
     """
-    # jax and TensorFlow make a million objects that live on. Python would search all of them for cycles several times,
-    # a tenth of a short run, in pauses of 0.2 s for which other hosts wait; and at exit, for two seconds.
+    # jax and TensorFlow create a million long-lived objects. Python would search them for cycles several times, a tenth
+    # of a short run, in pauses of 0.2 s for which other hosts wait, and for two seconds at exit.
     gc.set_threshold(50_000, 10, 10)
     atexit.register(gc.freeze)
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -207,7 +207,7 @@ def make_parser(name: str) -> VerbParser:
 
 
 def _help(words: list[str]) -> int:
-    """Print all verbs, the version or a completion script, or refuse words that begin with no verb."""
+    """Print all verbs, the version or a completion script, or refuse words that do not begin with a verb."""
     from bertjax import __version__
     from bertjax.cli.verb import VerbParser
     from bertjax.config.suggestions import suggestion
@@ -231,7 +231,7 @@ def _help(words: list[str]) -> int:
 
 
 def _overview() -> str:
-    """The verbs in groups, with what each does."""
+    """The verbs in groups, with their descriptions."""
     from bertjax.storage.terminal import bold
 
     width = max(map(len, VERBS))
@@ -255,7 +255,7 @@ def _overview() -> str:
 
 
 def _print_help_with_keys(parser: argparse.ArgumentParser, words: list[str]) -> None:
-    """Print the help of a verb and, if the words name a recipe, that of its keys."""
+    """Print the help of a verb and, if the words name a recipe, of its keys."""
     from bertjax.config.recipes import load_recipe, names_recipe, override
 
     parser.print_help()
@@ -269,7 +269,7 @@ def _interrupted(words: list[str]) -> str:
     """The message after Ctrl-C."""
     name = words[0] if words and words[0] in VERBS else ""
     module = sys.modules.get(f"bertjax.cli.{VERBS[name][0]}") if name else None
-    verb = getattr(module, "VERB", None)  # not there while its file is being imported
+    verb = getattr(module, "VERB", None)  # missing while its file is being imported
     return f"bertjax {name}".rstrip() + f": interrupted; {verb.interrupted if verb else 'nothing was started'}"
 
 

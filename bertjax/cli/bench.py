@@ -16,7 +16,7 @@ from bertjax.config import Config
 if TYPE_CHECKING:
     from bertjax.run.bench import MakeRows
 
-_MADE_UP_STEPS = 64  # steps that random text must suffice for, within these limits
+_MADE_UP_STEPS = 64  # steps for which the random text must suffice, within these limits
 _MADE_UP_TOKENS = (2_000_000, 50_000_000)
 
 

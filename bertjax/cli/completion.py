@@ -20,7 +20,7 @@ from bertjax.config.run import Config, FinetuneConfig
 SCRIPTS = {
     "bash": """\
 _bertjax() {
-  # COMP_WORDS is split at colons, so it is not used, and an answer is what follows the last colon of the word.
+  # COMP_WORDS is split at colons, so it is not used; an answer is the part after the last colon of the word.
   local IFS=$' \\t\\n' words=(${COMP_LINE:0:COMP_POINT}) word
   [[ ${COMP_LINE:0:COMP_POINT} == *' ' ]] && words+=('')
   word=${words[-1]}

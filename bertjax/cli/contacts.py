@@ -22,11 +22,11 @@ def predict(arguments: argparse.Namespace) -> int:
     """Print how precise contacts are, and the likeliest ones of each sequence."""
     if arguments.file or arguments.field or arguments.pairs or arguments.variant or arguments.substitutions:
         raise ValueError(
-            "--contacts with --file, --column, --pairs, --variant or --substitutions: it excludes them; leave them out"
+            "--contacts cannot be combined with --file, --column, --pairs, --variant or --substitutions; leave them out"
         )
     output = output_file(arguments, (".jsonl",), "scores")
     if output is not None and not arguments.text:
-        raise ValueError("--output with --contacts: it takes the contacts of sequences; give one as TEXT")
+        raise ValueError("--output with --contacts writes the contacts of sequences; give one as TEXT")
 
     from bertjax.convert.sources import open_source
     from bertjax.interpret.contacts import (
@@ -49,8 +49,8 @@ def predict(arguments: argparse.Namespace) -> int:
     print(f"fitted on the first {len(fitted):,} sequences, measured on the other {len(measured):,}")
     for one in measure_contacts(measured, probabilities):
         print(
-            f"{one.apart} or more letters apart: of as many pairs as letters {one.top:.1%} touch, of as many pairs as "
-            f"contacts {one.as_known:.1%}, of all pairs {one.base:.1%}"
+            f"{one.apart} or more letters apart: precision {one.top:.1%} for as many pairs as letters, "
+            f"{one.as_known:.1%} for as many pairs as contacts; {one.base:.1%} of all pairs touch"
         )
     records = []
     for sequence, predicted in zip(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bertjax.interpret.correction import Correction, Examined
     from bertjax.loaded import LoadedModel
 
-OPTIONS = ("masked", "threshold", "output", "overwrite", "evaluate")  # those that only correction has
+OPTIONS = ("masked", "threshold", "output", "overwrite", "evaluate")  # only for correction
 
 _BATCH = 256  # texts
 _TOP = 3  # proposals for a word

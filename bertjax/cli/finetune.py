@@ -1,4 +1,4 @@
-"""`bertjax finetune`: a model, a task and its data to fine-tuned models, their figures and predictions."""
+"""`bertjax finetune`: fine-tune a model for a task, and write its figures and predictions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--init-from", metavar="RUN", required=True, help="a run, hf:DIR, hf:NAME or tf1:DIR")
     parser.add_argument("--teacher", metavar="RUN", help="a model fine-tuned for the same task, to learn from")
     parser.add_argument(
-        "--distil", choices=("predictions", "layers"), help="what is learned from the teacher (predictions)"
+        "--distil", choices=("predictions", "layers"), help="what to learn from the teacher (predictions)"
     )
     parser.add_argument("--data", metavar="DIR", help="the folder of the task's files, or tfds:glue")
     for name, default in {"train": "", "dev": " (a tenth of the training set)", "test": ""}.items():
@@ -78,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_list(parser: argparse.ArgumentParser, name: str, metavar: str, help: str, kind: type = str) -> None:
-    # Given again, the last one counts, as for the keys of a config, so that a command can be changed at its end.
+    # The last occurrence counts, as for config keys, so that a command can be changed at its end.
     parser.add_argument(name, type=kind, nargs="+", metavar=metavar, help=help)
 
 

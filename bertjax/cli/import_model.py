@@ -1,4 +1,4 @@
-"""`bertjax import`: a run from a model of another framework."""
+"""`bertjax import`: convert a model of another framework to a run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"{model.origin}: {size}")
     for note in (*model.notes, *(f"{module}: not in the source; initialized at random" for module in model.drawn)):
         print(f"  {note}")
-    # Before anything is written: a model whose outputs differ is not kept.
+    # Compare before writing anything: a model whose outputs differ is refused.
     if folder is not None:
         vectors = folder.form.vectors(run, None, False)
         difference = folder.form.compare(run, folder.path, vectors, model.drawn)

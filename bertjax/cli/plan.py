@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "h200:…, b200:…; or local, the devices of this machine",
     )
     what.add_argument(
-        "--tokens", metavar="N", help="plan the preparation of so many tokens of text instead, as in 300G or 2T"
+        "--tokens", metavar="N", help="plan the preparation of N tokens of text instead, such as 300G or 2T"
     )
     parser.add_argument("--hosts", type=int, metavar="N", help="hosts that prepare the text (1)")
     parser.add_argument("--cores", type=int, metavar="N", help="cores of each of them (as this machine)")
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _plan_preparation(arguments: argparse.Namespace) -> int:
-    """Print what preparing text of a number of tokens costs."""
+    """Print the cost of preparing a number of tokens."""
     from bertjax.plan.figures import as_text
     from bertjax.plan.preparation import parse_tokens, preparation_table
     from bertjax.text.pool import cores
@@ -77,8 +77,8 @@ def _plan_preparation(arguments: argparse.Namespace) -> int:
     tokens = parse_tokens(arguments.tokens)
     data = load_config(arguments).data
     hosts = 1 if arguments.hosts is None else arguments.hosts
-    cores_of_each = cores() if arguments.cores is None else arguments.cores
-    print(as_text(preparation_table(data, tokens, hosts, cores_of_each)))
+    cores_per_host = cores() if arguments.cores is None else arguments.cores
+    print(as_text(preparation_table(data, tokens, hosts, cores_per_host)))
     return 0
 
 

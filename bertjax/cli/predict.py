@@ -1,4 +1,4 @@
-"""`bertjax predict`: what a fine-tuned model answers for one input, or for the rows of tables."""
+"""`bertjax predict`: apply a fine-tuned model to one input, or to the rows of tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bertjax prepare`: from text to a token store."""
+"""`bertjax prepare`: convert text to a token store."""
 
 from __future__ import annotations
 

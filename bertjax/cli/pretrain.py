@@ -1,4 +1,4 @@
-"""`bertjax pretrain`: everything from text to a reported and exported model."""
+"""`bertjax pretrain`: train a model from text, with a report and an export."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the missing part of the way from text to a trained model in every process, and print the result."""
+    """Run the missing steps from text to a trained model in every process, and print the result."""
     from bertjax.storage.progress import SIGNS
 
     config, settings_text = resolve_config(arguments)

@@ -77,7 +77,7 @@ def _target(arguments: argparse.Namespace, source: Path) -> Path:
     return target
 
 
-# What a recipe's cost says about a machine and the time there, in order of preference.
+# Patterns for a machine and its time in a recipe's cost, in order of preference.
 _PLANNED = re.compile(
     r"(?:[Cc]ompiled|[Pp]lanned) for (?:an? )?([\w: ]+?),?(?: it takes| base takes)? at least ([\d.,]+) hours"
 )

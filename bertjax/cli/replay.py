@@ -18,7 +18,7 @@ _EXIT_CODES = f"Exit code 0: the figures equal those in the log, or the log has 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help=f"a pretraining run's directory. {_EXIT_CODES}")
     parser.add_argument(
-        "--step", type=int, required=True, metavar="N", help="the step, as the log counts: after it N steps are taken"
+        "--step", type=int, required=True, metavar="N", help="the step, counted as in the log (the first is 1)"
     )
     parser.add_argument(
         "--rows", type=int, default=8, metavar="K", help="rows shown, those with the most loss first (%(default)s)"

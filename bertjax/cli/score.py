@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from bertjax.loaded import LoadedModel
 
-OPTIONS = ("variant", "output", "overwrite")  # those that only scores have
+OPTIONS = ("variant", "output", "overwrite")  # only for scores
 
 _VARIANTS = ("original", "word-l2r", "whole-word")  # a copy: bertjax.interpret.pseudo_likelihood imports jax
 

@@ -140,7 +140,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.evaluate and judgements is not None:
         queries = [query for query in queries if query.id in judgements]  # BEIR keeps those of all splits in one file
         if not queries:
-            raise ValueError(f"--evaluate {arguments.evaluate}: the judgements are about none of its queries")
+            raise ValueError(f"--evaluate {arguments.evaluate}: none of its queries has a judgement")
     request = IndexRequest(
         arguments.model,
         arguments.index,

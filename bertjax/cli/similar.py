@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from bertjax.tokenization.tokenizer import Tokenizer
 
 
-OPTIONS = ("vocab", "cased", "words", "nearest", "most", "overwrite")  # those that only the table has
+OPTIONS = ("vocab", "cased", "words", "nearest", "most", "overwrite")  # only for the table
 
 _NEAREST, _MOST = 10, 100_000
 
@@ -23,12 +23,12 @@ def add_options(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--output", metavar="FILE", help="table.tsv, for --data.similar-words")
     add_overwrite(parser)
     parser.add_argument("--vocab", metavar="FILE", help="with VECTORS: the vocabulary of the model to train")
-    parser.add_argument("--cased", action="store_true", help="with --vocab: its text keeps case and accents")
+    parser.add_argument("--cased", action="store_true", help="with --vocab: keep case and accents")
     parser.add_argument(
         "--words", metavar="FILE", help="with RUN: the words, one per line (the words that are one token)"
     )
-    parser.add_argument("--nearest", type=int, metavar="N", help=f"similar words of a word ({_NEAREST})")
-    parser.add_argument("--most", type=int, metavar="N", help=f"words, the first ones ({_MOST:,})")
+    parser.add_argument("--nearest", type=int, metavar="N", help=f"similar words per word ({_NEAREST})")
+    parser.add_argument("--most", type=int, metavar="N", help=f"use the first N words ({_MOST:,})")
 
 
 def write_table(arguments: argparse.Namespace) -> int:
@@ -50,9 +50,11 @@ def write_table(arguments: argparse.Namespace) -> int:
     tokenizer, words, vectors = (_file_vectors if Path(arguments.run).is_file() else _run_vectors)(arguments)
     table = nearest_words(words, usable_ids(tokenizer, words), vectors, arguments.nearest)
     if not table:
-        raise ValueError(f"{arguments.run}: no two of its {len(words):,} words are as many tokens; give other words")
+        raise ValueError(
+            f"{arguments.run}: no two of its {len(words):,} words have the same number of tokens; give other words"
+        )
     replace_text(output, to_text(table))
-    print(f"{len(table):,} of {len(words):,} words have similar ones of as many tokens: {output}")
+    print(f"{len(table):,} of {len(words):,} words have similar words with the same number of tokens: {output}")
     for word, near in list(table.items())[:3]:
         print(f"    {word}: {'  '.join(near)}")
     print(f"next: bertjax pretrain RECIPE --data.masking words --data.similar-words {output}")
@@ -66,8 +68,8 @@ def _file_vectors(arguments: argparse.Namespace) -> tuple[Tokenizer, list[str], 
 
     if not arguments.vocab:
         raise ValueError(
-            f"{arguments.run} is a file of vectors: name with --vocab the vocabulary of the model to train, for a "
-            "similar word has as many tokens as the word"
+            f"{arguments.run} is a file of vectors: name with --vocab the vocabulary of the model to train, because a "
+            "similar word must have as many tokens as the word"
         )
     if arguments.words:
         raise ValueError(f"--words {arguments.words}: a file of vectors has its own words; leave it out")

@@ -8,7 +8,7 @@ from pathlib import Path
 from bertjax.cli.model_source import output_file
 from bertjax.cli.score import write_records
 
-OPTIONS = ("marginal",)  # those that only variants have
+OPTIONS = ("marginal",)  # only for variants
 
 _MARGINALS = ("masked", "wild-type")  # a copy: bertjax.interpret.substitutions imports jax
 
@@ -34,7 +34,7 @@ def score(arguments: argparse.Namespace) -> int:
     """Print the score of each variant, the least likely first."""
     if arguments.file or arguments.field or arguments.pairs or arguments.variant:
         raise ValueError(
-            "--substitutions with --file, --column, --pairs or --variant: it excludes them; leave them out"
+            "--substitutions cannot be combined with --file, --column, --pairs or --variant; leave them out"
         )
     if len(arguments.text) > 1:
         raise ValueError(
@@ -54,7 +54,7 @@ def score(arguments: argparse.Namespace) -> int:
         elif sequence:
             variants.append(parse_variant(written, sequence))
         else:
-            raise ValueError(f"--substitutions {written}: of which sequence? Give it as TEXT")
+            raise ValueError(f"--substitutions {written}: no sequence is given; give it as TEXT")
     model = open_model(arguments.run)
     scores = model.score_variants(variants, arguments.marginal or _MARGINALS[0], ProgressLine())
     for score, variant in sorted(zip(scores, variants, strict=True)):

@@ -58,11 +58,11 @@ class VerbParser(argparse.ArgumentParser):
         super().error(printable(without_credentials(message)))
 
     def parse_words(self, words: list[str], *, takes_keys: bool) -> tuple[argparse.Namespace, list[str]]:
-        """Parse the words of a verb; returns also those that are none of its arguments.
+        """Parse the words of a verb; also returns the words that are not its arguments.
 
         Options may stand between positional arguments, unless an unknown word may be a key or the verb has actions.
         """
-        asks_for_help = bool({"-h", "--help"} & set(words))  # an intermixed parser forgets the defaults that help names
+        asks_for_help = bool({"-h", "--help"} & set(words))  # intermixed parsing drops the defaults that the help shows
         if takes_keys or asks_for_help or self._subparsers is not None:
             return self.parse_known_args(words)
         return self.parse_known_intermixed_args(words)

@@ -130,7 +130,7 @@ def _has(*names: str) -> Callable[[Path], bool]:
     return lambda folder: any(next(folder.glob(name), None) for name in names)
 
 
-# A checkpoint of numbers and a run's folder of them; the files that only an export has, then those that it shares.
+# Files that identify an export; damage may have removed some of them.
 _is_export = _has(
     "SHA256SUMS", "model.safetensors", "model.onnx", "model.tflite", "1/saved_model.pb", "bert_model.ckpt.*"
 )

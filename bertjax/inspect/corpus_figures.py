@@ -140,9 +140,9 @@ def measure_lengths(view: SplitView) -> tuple[Lengths, Lengths, Lengths]:
     """Tokens per sentence, sentences per document and tokens per document."""
     sentences, documents = view.sentence_offsets, view.document_offsets
     return (
-        Lengths("tokens per sentence", _counted(len(sentences), lambda part: sentences[part])),
-        Lengths("sentences per document", _counted(len(documents), lambda part: documents[part])),
-        Lengths("tokens per document", _counted(len(documents), lambda part: sentences[documents[part]])),
+        Lengths("tokens per sentence", _histogram(len(sentences), lambda part: sentences[part])),
+        Lengths("sentences per document", _histogram(len(documents), lambda part: documents[part])),
+        Lengths("tokens per document", _histogram(len(documents), lambda part: sentences[documents[part]])),
     )
 
 
@@ -185,7 +185,7 @@ def _parts(view: SplitView, provenance: dict[str, Any]) -> list[tuple[str, Split
     return [(names[number], view.select_sources(number)) for number in range(view.num_sources)]
 
 
-def _counted(entries: int, offsets: Callable[[slice], np.ndarray]) -> np.ndarray:
+def _histogram(entries: int, offsets: Callable[[slice], np.ndarray]) -> np.ndarray:
     """A histogram of the differences between adjacent offsets, int64 [largest + 1]."""
     total = np.zeros(1, np.int64)
     for start in range(0, entries - 1, OFFSETS_AT_ONCE):

@@ -64,12 +64,12 @@ def file_texts(path: str, tokenizer: Tokenizer, most_tokens: int = MOST_TOKENS) 
         ids, lengths = tokenizer.encode_running(segments, [False] * len(segments))
         text_numbers = np.repeat(np.arange(number, number + len(lines)), [len(line) for line in lines])
         number += len(lines)
-        drawn = _sampled((ids, lengths, text_numbers), share)
+        drawn = _sample((ids, lengths, text_numbers), share)
         ids, lengths, text_numbers = (np.concatenate(both) for both in zip(sample, drawn, strict=True))
         sample = ids, lengths, text_numbers
         while len(sample[0]) > most_tokens:
             share /= 2
-            sample = _sampled(sample, share)
+            sample = _sample(sample, share)
     if not number:
         raise ValueError(f"{path}: no text in it; give a file with a text per line")
     chosen = np.flatnonzero(_draw(np.arange(number)) < share)
@@ -80,7 +80,7 @@ _Parts = tuple[np.ndarray, np.ndarray, np.ndarray]  # ids, lengths of segments, 
 _NOTHING: _Parts = (np.zeros(0, np.uint32), np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
-def _sampled(parts: _Parts, share: float) -> _Parts:
+def _sample(parts: _Parts, share: float) -> _Parts:
     """Draw the segments of a random share of the texts; a smaller share is a subset of a larger one."""
     ids, lengths, text_numbers = parts
     is_drawn = _draw(text_numbers) < share

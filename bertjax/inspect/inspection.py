@@ -97,10 +97,10 @@ def inspect_store(
 def beginning(split: SplitView, document: int, tokenizer: Tokenizer) -> str:
     """The beginning of a document, as spelled by its tokens."""
     starts, lengths = token_ranges(split, np.array([document]))
-    return _spelled(split.tokens(starts, np.minimum(lengths, _EXCERPT_TOKENS)), int(lengths[0]), tokenizer)
+    return _spell(split.tokens(starts, np.minimum(lengths, _EXCERPT_TOKENS)), int(lengths[0]), tokenizer)
 
 
-def _spelled(ids: np.ndarray, length: int, tokenizer: Tokenizer) -> str:
+def _spell(ids: np.ndarray, length: int, tokenizer: Tokenizer) -> str:
     text = tokenizer.decode(ids[:_EXCERPT_TOKENS], skip_special_tokens=False)
     return f"{text} ..." if length > _EXCERPT_TOKENS else text
 
@@ -112,7 +112,7 @@ def _worst(overlap: Overlap, tokenizer: Tokenizer) -> Iterator[tuple[str, float,
     for number, share in overlap.by_measure[0].worst:
         segments = np.flatnonzero(texts.text_numbers == number)
         ids = texts.ids[ends[segments[0]] - texts.segment_lengths[segments[0]] : ends[segments[-1]]]
-        yield texts.name, share, _spelled(ids, len(ids), tokenizer)
+        yield texts.name, share, _spell(ids, len(ids), tokenizer)
 
 
 @contextmanager

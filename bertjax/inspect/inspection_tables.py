@@ -30,17 +30,17 @@ def amounts_table(inspection: Inspection) -> Table:
     names = {amount.source for amount in inspection.amounts if amount.source}
     sources = "" if names else " The store does not record the source of each document."
     if len(names) == 1:
-        sources = f" All text is of {next(iter(names))}."
+        sources = f" All text is from {next(iter(names))}."
     rows = []
     for amount in inspection.amounts:
         if amount.source and len(names) == 1:
-            continue  # its figures are those of the split
+            continue  # equal to the split
         name = f"  {amount.source}" if amount.source else amount.split.replace("_", "-")
         counts = (amount.documents, amount.sentences, amount.tokens, amount.spelled_bytes)
         rows.append((name, *(f"{count:,}" for count in counts), percent(amount.unknown, amount.tokens, 3)))
     return Table(
         "Contents",
-        f"Bytes are those of text after tokenization, without spaces.{text_note}{sources}",
+        f"Bytes are counted after tokenization, without spaces.{text_note}{sources}",
         ("split", "documents", "sentences", "tokens", "bytes", "[UNK] rate"),
         tuple(rows),
     )
@@ -73,17 +73,17 @@ def words_table(inspection: Inspection) -> Table:
 
 
 def _unknown(words: Words) -> tuple[tuple[str, str, str], ...]:
-    """Rows on text that no pieces spell, in the order of the tokenizer's rules."""
+    """Rows on text outside the vocabulary, in the order of the tokenizer's rules."""
     share_text = f"{percent(words.unknown, words.words, 3)} of words"
     rows = [("words outside the vocabulary: [UNK]", f"{words.unknown:,}", share_text)]
     if words.unknown_are == "characters":
         rows = [("unknown characters, alone in their words: [UNK]", f"{words.unknown:,}", share_text)]
     if words.entities is not None:
         share = f"{percent(words.entities, words.tokens, 3)} of tokens"
-        rows.insert(0, ("tokens of the entity map, spelled so or mapped", f"{words.entities:,}", share))
+        rows.insert(0, ("tokens of the entity map, literal or mapped", f"{words.entities:,}", share))
     if words.added is not None:
         share = f"{percent(words.added, words.tokens, 3)} of tokens"
-        rows.insert(0, ("words that the vocabulary was extended by", f"{words.added:,}", share))
+        rows.insert(0, ("words of the vocabulary's extension", f"{words.added:,}", share))
     return tuple(rows)
 
 
@@ -116,7 +116,7 @@ def _row(name: str, packing: str, rows: Rows) -> tuple[str, ...]:
 
 
 def masking_note(inspection: Inspection) -> str:
-    """How the readable rows are masked, and where the rows of a recipe are shown."""
+    """A note on the masking of the readable rows."""
     data = min((figures.kind.data for figures in inspection.rows), key=lambda data: data.sequence_length)
     segmented = f" segmented by {data.segmenter} (data.segmenter)" if data.segmenter != "none" else ""
     return f"Masks cover {data.masking} (data.masking){segmented}. `bertjax inspect RECIPE` shows the rows of a recipe."
@@ -127,12 +127,12 @@ def duplicates_table(inspection: Inspection) -> Table:
     exact, near, tokens = inspection.duplicates, inspection.near, inspection.words.tokens
     note = (
         f"Training split. Near: an estimated Jaccard similarity of {SIMILAR} or more between the sets of runs of "
-        f"{SHINGLE} tokens (MinHash, {HASHES} hashes), looked for among documents of {SHINGLE} tokens or more of which "
-        "no exact copy comes before; linked ones are one group. Copies: documents that deduplication would remove."
+        f"{SHINGLE} tokens (MinHash, {HASHES} hashes), among documents of {SHINGLE} tokens or more that are not exact "
+        "copies of an earlier one; linked documents form a group. Copies: documents that deduplication would remove."
     )
     for share, what in ((exact.share, "Exact copies"), (near.share, "Near-duplicates")):
         if share < 1:
-            note += f" {what} were looked for in a sample of {share:.3g} of the documents."
+            note += f" {what} were searched in a sample of {share:.3g} of the documents."
     rows = tuple(
         (
             name,
@@ -154,12 +154,12 @@ def overlap_table(inspection: Inspection) -> Table:
     """Overlap of the evaluation texts with the training text."""
     note = (
         "Runs of tokens of each text that occur in the training split. GPT-3's measure (Brown et al. 2020) flags a "
-        "text with any run of 13, PaLM's (Chowdhery et al. 2022) one with 70% of its runs of 8. Theirs are words, "
-        "these are word pieces. Shorter texts cannot be measured."
+        "text with any run of 13, PaLM's (Chowdhery et al. 2022) one with 70% of its runs of 8. Their tokens are "
+        "words, these are word pieces. Shorter texts cannot be measured."
     )
     for overlap in inspection.overlaps:
         if overlap.texts.share < 1:
-            note += f" Of {overlap.texts.name} a sample of {overlap.texts.share:.3g} was looked for."
+            note += f" Of {overlap.texts.name}, a sample of {overlap.texts.share:.3g} was searched for."
     return Table(
         "Evaluation text in the training text",
         note,

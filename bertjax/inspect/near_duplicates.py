@@ -1,4 +1,4 @@
-"""Exact and near duplicates. Near ones by MinHash over runs of five tokens, with locality-sensitive hashing in bands.
+"""Exact and near duplicates; near ones by MinHash over runs of five tokens, with banded locality-sensitive hashing.
 
 The share of 128 minima in which two documents agree estimates the Jaccard similarity of their sets of runs, with a
 standard error of 3.5 points at 0.8 (Broder 1997). Documents that agree in all four minima of one of 32 bands are

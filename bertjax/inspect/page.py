@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from bertjax.inspect.corpus_figures import Lengths
 from bertjax.inspect.inspection import Inspection
 from bertjax.inspect.inspection_tables import frequent_tokens, masking_note, tables
-from bertjax.inspect.row_figures import ReadablePair, glues
+from bertjax.inspect.row_figures import ReadablePair, piece_separators
 from bertjax.report.bars import Bars, horizontal_bars, vertical_bars
 from bertjax.report.page import escaped, render_page, rows_html, table_html
 
@@ -27,7 +27,7 @@ def render_inspection(inspection: Inspection) -> str:
     amounts, words, rows, duplicates, overlap = tables(inspection)
     title = f"Token store {inspection.store}"
     names = [f"length {figures.kind.data.sequence_length}" for figures in inspection.rows]
-    single = Bars("a pair to a row", [figures.single.padding for figures in inspection.rows], "orange")
+    single = Bars("one pair per row", [figures.single.padding for figures in inspection.rows], "orange")
     packed = Bars("packed", [(figures.packed or figures.single).padding for figures in inspection.rows], "green")
     body = [
         f"<h1>{escaped(title)}</h1>",
@@ -111,14 +111,14 @@ def _overlaps(inspection: Inspection) -> str:
         results = [overlap.by_measure[number] for overlap in inspection.overlaps]
         label = f"{results[0].measure.name}, {results[0].measure.n} tokens"
         series.append(Bars(label, [result.flagged / max(result.texts, 1) for result in results], colour))
-    return horizontal_bars("Evaluation texts flagged, share of those that are long enough", names, series)
+    return horizontal_bars("Flagged evaluation texts, share of those long enough", names, series)
 
 
 def _pair(pair: ReadablePair) -> str:
     segments = ""
     for name, pieces in (("A", pair.a), ("B", pair.b)):
         words = ""
-        for glue, piece in zip(glues(pieces), pieces, strict=True):
+        for glue, piece in zip(piece_separators(pieces), pieces, strict=True):
             words += glue
             if piece.original is None:
                 words += escaped(piece.shown.removeprefix("##"))

@@ -49,7 +49,7 @@ class Rows:
     cells: int  # of the sample: rows x length
     masked: int  # tokens to predict
     pairs: int  # with a label
-    of_label_0: int  # pairs
+    zero_labels: int  # pairs with label 0
 
     @property
     def padding(self) -> float:
@@ -64,7 +64,7 @@ class Rows:
     @property
     def label_0(self) -> float | None:
         """The share of label 0 among the labelled pairs; None if no pair has a label."""
-        return self.of_label_0 / self.pairs if self.pairs else None
+        return self.zero_labels / self.pairs if self.pairs else None
 
     @property
     def pairs_per_row(self) -> float:
@@ -144,13 +144,13 @@ def readable_rows(split: SplitView, tokenizer: Tokenizer, kind: RowKind, number:
     )
 
 
-def joined(pieces: tuple[Piece, ...]) -> str:
+def join_pieces(pieces: tuple[Piece, ...]) -> str:
     """Join pieces to text, without a space before a piece that continues a word."""
     texts = (str(piece) if piece.original is not None else piece.shown.removeprefix("##") for piece in pieces)
-    return "".join(glue + text for glue, text in zip(glues(pieces), texts, strict=True))
+    return "".join(glue + text for glue, text in zip(piece_separators(pieces), texts, strict=True))
 
 
-def glues(pieces: tuple[Piece, ...]) -> list[str]:
+def piece_separators(pieces: tuple[Piece, ...]) -> list[str]:
     """The separator before each piece: empty for the first and for continuations, else a space."""
     return ["" if n == 0 or (piece.original or piece.shown).startswith("##") else " " for n, piece in enumerate(pieces)]
 

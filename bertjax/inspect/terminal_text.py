@@ -10,7 +10,7 @@ import numpy as np
 from bertjax.inspect.corpus_figures import Lengths
 from bertjax.inspect.inspection import Inspection
 from bertjax.inspect.inspection_tables import frequent_tokens, masking_note, tables
-from bertjax.inspect.row_figures import ReadablePair, joined
+from bertjax.inspect.row_figures import ReadablePair, join_pieces
 from bertjax.report.page import text_lines
 
 _WIDTH = 118
@@ -21,21 +21,20 @@ _QUANTILES = (("half", 0.5), ("9 in 10", 0.9), ("99 in 100", 0.99))
 def render_text(inspection: Inspection) -> str:
     """Render the inspection for a terminal of 120 columns."""
     amounts, words, rows, duplicates, overlap = (
-        "\n".join([_heading(table.title), *_wrapped(table.note, "  "), *text_lines(table)])
-        for table in tables(inspection)
+        "\n".join([_heading(table.title), *_wrap(table.note, "  "), *text_lines(table)]) for table in tables(inspection)
     )
     tokens = ", ".join(f"{token} {share:.2%}" for token, share in frequent_tokens(inspection))
     parts = [
         "\n".join(
             [
                 f"token store {inspection.store} ({inspection.fingerprint[:12]})",
-                *(line for note in inspection.notes for line in _wrapped(f"note: {note}", "  ")),
+                *(line for note in inspection.notes for line in _wrap(f"note: {note}", "  ")),
             ]
         ),
         amounts,
         _lengths(inspection.lengths),
         words,
-        "\n".join(["  most frequent tokens, with their share of all:", *_wrapped(tokens, "    ")]),
+        "\n".join(["  most frequent tokens, with their share of all:", *_wrap(tokens, "    ")]),
         rows,
         duplicates,
         _examples(
@@ -89,16 +88,16 @@ def _examples(title: str, examples: Sequence[tuple[str, Sequence[str]]]) -> str:
     lines = [f"  {title}:"]
     for mark, texts in examples:
         for number, text in enumerate(texts):
-            lines += _wrapped(text, f"    {mark if number == 0 else '':>7}  ", " " * 13)
+            lines += _wrap(text, f"    {mark if number == 0 else '':>7}  ", " " * 13)
     return "\n".join(lines)
 
 
 def _rows(pairs: Sequence[ReadablePair], note: str) -> str:
-    lines = [_heading("Model input"), *_wrapped(f"[input:original] marks tokens to predict. {note}", "  ")]
+    lines = [_heading("Model input"), *_wrap(f"[input:original] marks tokens to predict. {note}", "  ")]
     for pair in pairs:
         lines += ["", f"  row {pair.row}, {pair.label}"]
-        lines += _wrapped(joined(pair.a), "    A  ", " " * 7)
-        lines += _wrapped(joined(pair.b), "    B  ", " " * 7) if pair.b else []
+        lines += _wrap(join_pieces(pair.a), "    A  ", " " * 7)
+        lines += _wrap(join_pieces(pair.b), "    B  ", " " * 7) if pair.b else []
     return "\n".join(lines)
 
 
@@ -106,6 +105,6 @@ def _heading(title: str) -> str:
     return f"{title}\n{'-' * len(title)}"
 
 
-def _wrapped(text: str, first: str, following: str | None = None) -> list[str]:
+def _wrap(text: str, first: str, following: str | None = None) -> list[str]:
     indent = first if following is None else following
     return textwrap.wrap(text, _WIDTH, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)

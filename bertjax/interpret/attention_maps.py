@@ -17,7 +17,7 @@ from flax import nnx
 from bertjax.config import ModelConfig
 from bertjax.families.networks import abstract_network
 from bertjax.finetune.kinds import get_kind
-from bertjax.interpret.token_rows import TokenRow, padded, rounded_up
+from bertjax.interpret.token_rows import TokenRow, pad_rows, round_up_width
 from bertjax.model.attention.backends import visible
 from bertjax.model.attention.self_attention import LayerInputs, layer_windows
 from bertjax.model.network import Network, Params, PretrainingNetwork, bind
@@ -90,7 +90,7 @@ def look_inside(model: TrainedModel, rows: Sequence[TokenRow]) -> Iterator[Insid
     for first in range(0, len(rows), _ROWS_AT_ONCE):
         part = rows[first : first + _ROWS_AT_ONCE]
         # All batches have the same shape, so that the function compiles once.
-        batch = padded([*part, *[part[0]] * (at_once - len(part))], rounded_up(longest))
+        batch = pad_rows([*part, *[part[0]] * (at_once - len(part))], round_up_width(longest))
         with jax.default_matmul_precision("highest"):
             attention, hidden = jax.device_get(_inside(graphdef, model.params, *batch))
         seen = np.asarray(visible(jnp.asarray(batch[2]), causal, widest))
@@ -120,7 +120,7 @@ def _label_at_cls(
     Gradients are with respect to the hidden states after the embeddings and after each layer. `several_hold`: labels
     have probabilities of their own.
     """
-    ids, types, sequence_ids = padded([row], rounded_up(len(row)))
+    ids, types, sequence_ids = pad_rows([row], round_up_width(len(row)))
     layers, width = model.config.model.num_hidden_layers + 1, model.config.model.hidden_size
     nudges = jnp.zeros((layers, 1, ids.shape[1], width), jnp.float32)
     with jax.default_matmul_precision("highest"):

@@ -85,9 +85,10 @@ def view_attention(
     missing = []
     for number, pattern in enumerate(PATTERNS):
         if not patterns.tokens[number]:
-            none = "no word predicts another" if number == PREDICTIVE else f"no token may look at {pattern.looks_at}"
-            why = (no_masks if number == PREDICTIVE else "") or none
-            missing.append(f"“{pattern.name}” is not measured: {why}.")
+            reason = f"no token may attend to {pattern.looks_at}"
+            if number == PREDICTIVE:
+                reason = no_masks or "no word predicts another"
+            missing.append(f"“{pattern.name}” is not measured: {reason}.")
     if no_label:
         missing.append(f"The gradient of the loss at [CLS] is not shown: {no_label}.")
     return AttentionView(
@@ -132,10 +133,9 @@ def render_attention(view: AttentionView) -> str:
         _heads(),
         "<h2>What each head does</h2>",
         f'<p class="caption">Measured on {view.pairs:,} pairs of sentences: {escaped(view.sample)}. The more colour a '
-        "means that more of a token’s attention goes to the pattern’s targets than uniform attention would give them "
+        "cell has, the more of a token’s attention goes to the pattern’s targets, compared with uniform attention "
         "(0: no more than uniform, 1: all of it). Rows are layers, columns are heads; the orange frame marks the "
-        "clearest head, the other one the head chosen above. Only tokens that have such "
-        "targets are counted.</p>",
+        "clearest head, the other frame the head chosen above. Only tokens with targets are counted.</p>",
         f'<div class="patterns">{"".join(_pattern(view, number) for number in range(len(PATTERNS)))}</div>',
         f'<p class="caption after">Words are related if one is among the {RELATED} nearest of the '
         "other in the model’s own word embeddings (cosine, centred on the mean word). The patterns come from "
@@ -193,7 +193,7 @@ def _pattern(view: AttentionView, number: int) -> str:
 
 
 def _shade(share: float) -> str:
-    """A cell with more colour for a larger share, by its class, because pages have no style attributes."""
+    """A cell whose class sets its opacity by the share, because the page's policy forbids style attributes."""
     return f'<i class="s{round(_SHADES * min(max(share, 0.0), 1.0))}"></i>'
 
 

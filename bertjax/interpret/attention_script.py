@@ -70,7 +70,7 @@ const weights = new Uint16Array(Uint8Array.from(atob(data.weights), c => c.charC
 const weight = (layer, head, from, to) => weights[((layer * heads + head) * n + from) * n + to] / 65535;
 const ROW = n <= 20 ? 24 : n <= 40 ? 19 : 16, FONT = n <= 20 ? 14 : n <= 40 ? 13 : 12.5, HEAD = 26, GAP = 10;
 const LONGEST = 18, short = token => token.length > LONGEST ? token.slice(0, LONGEST - 1) + '…' : token;
-// Room for the longest token and a value next to it; the titles of the columns need some too.
+// Room for the longest token and its value, and for the titles of the columns.
 const LEFT = Math.max(90, 50 + FONT * 0.62 * Math.max(...tokens.map(token => short(token).length)));
 const LEAST = 0.02, LEVELS = 12, RIGHT = LEFT + 188, WIDTH = RIGHT + LEFT;
 const centers = tokens.map((_, i) => HEAD + (i + 0.5) * ROW + segments[i] * GAP);
@@ -82,7 +82,7 @@ const html = (tag, attributes = {}, ...content) => {
 const drawn = (tag, attributes = {}, ...content) => {
   const made = document.createElementNS('http://www.w3.org/2000/svg', tag);
   for (const [key, value] of Object.entries(attributes)) {
-    // The policy of the page forbids style attributes, not what a script of its own sets.
+    // The page's policy forbids style attributes, but its own script may set styles.
     if (key === 'style') made.style.setProperty(...value);
     else made.setAttribute(key, value);
   }
@@ -92,8 +92,8 @@ const drawn = (tag, attributes = {}, ...content) => {
 const percent = share => share >= 0.0995 ? (100 * share).toFixed(0) + '%' : (100 * share).toFixed(1) + '%';
 const hue = head => `hsl(${Math.round(head * 360 / heads)} 72% var(--shade))`;
 
-// Two columns of tokens with lines from the left, that look, to the right, that are looked at. `series` gives what is
-// drawn: [{colour, weight(from, to)}]; pointing at a token leaves its own lines and says its values.
+// Two columns of tokens, with lines from the attending tokens (left) to the attended ones (right). `series` returns
+// [{colour, weight(from, to)}]; pointing at a token shows only its lines, and values formatted by `say`.
 function columns(svg, names, series, say) {
   svg.setAttribute('viewBox', `0 0 ${WIDTH} ${centers[n - 1] + ROW / 2 + 6}`);
   const lines = drawn('g', {class: 'lines'});
@@ -170,7 +170,7 @@ function columns(svg, names, series, say) {
   return draw;
 }
 
-// The heads: which are shown, by chips and by the small drawings of all of them.
+// The heads to show, chosen by chips and by the thumbnails of all heads.
 const state = {layer: data.start[0], heads: new Set([data.start[1]])};
 const seriesOf = head =>
   ({colour: state.heads.size === 1 ? 'var(--blue)' : hue(head), weight: (i, j) => weight(state.layer, head, i, j)});
@@ -234,8 +234,8 @@ function choose(layer, chosen) {
   document.getElementById('chosen').textContent = `Layer ${layer + 1}, ` +
     (only !== null ? `head ${names}` : chosen.size === heads ? 'all heads' : `heads ${names}`);
   document.getElementById('about-chosen').textContent = only !== null
-    ? 'Share of attention by pattern, over many sentences; the orange mark is even attention.'
-    : 'Each head has its colour; percentages are the means of the heads shown. Choose one head for its patterns.';
+    ? 'Share of attention by pattern, over many sentences; the orange mark is uniform attention.'
+    : 'Each head has its colour; percentages are means over the heads shown. Choose one head for its patterns.';
   document.getElementById('does').replaceChildren(...(only === null ? [] : patterns.map(pattern => {
     const share = pattern.shares && pattern.shares[layer][only], track = html('div', {className: 'track'});
     if (pattern.shares) {
@@ -258,10 +258,10 @@ choose(state.layer, state.heads);
 drawThumbs();
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', drawThumbs);
 
-// The gradient: lines from [CLS], whose loss it is, to the tokens of one layer.
+// The gradient of the loss at [CLS]: lines from [CLS] to the tokens of one layer.
 if (gradient) {
   let layer = Math.min(1, layers);
-  const largest = norms => Math.max(...norms.slice(1)) || norms[0];  // that of [CLS] itself would outshine the others
+  const largest = norms => Math.max(...norms.slice(1)) || norms[0];  // without [CLS], which would dwarf the others
   const drawGradient = columns(document.getElementById('gradient'), ['loss of [CLS]', 'depends on'], () => [{
     colour: 'var(--violet)',
     weight: (i, j) => i === 0 ? gradient[layer][j] / largest(gradient[layer]) : 0,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from bertjax.interpret.paired_bootstrap import Difference
 from bertjax.interpret.run_comparison import Compared, Comparison
-from bertjax.report.axes import BOTTOM, RIGHT, TOP, WIDTH, shortened, value_axis
+from bertjax.report.axes import BOTTOM, RIGHT, TOP, WIDTH, truncate, value_axis
 from bertjax.report.axes import figure as chart_figure
 from bertjax.report.page import Table, escaped, render_page, table_html
 
@@ -106,7 +106,7 @@ def _drawing(comparison: Comparison, figure: Compared) -> str:
     marks.append(f'<line class="level" x1="{px(0):.1f}" x2="{px(0):.1f}" y1="{TOP}" y2="{bottom}"/>')
     for number, (name, difference) in enumerate(zip(names, differences, strict=True)):
         y = TOP + _ROW * number
-        caption = escaped(shortened(name, WIDTH - _LEFT - RIGHT))
+        caption = escaped(truncate(name, WIDTH - _LEFT - RIGHT))
         marks.append(f'<text class="over" x="{_LEFT}" y="{y + 14}">{caption}</text>')
         if difference in drawn:
             clear = "blue" if difference.p_value < _CLEAR else "grey"

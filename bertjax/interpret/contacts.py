@@ -21,11 +21,11 @@ from bertjax.interpret.substitutions import letter_rows
 from bertjax.run.run_directory import TrainedModel
 from bertjax.storage.progress import Progress, no_progress
 
-APART = 6  # letters between the two of a pair, at least
-_PENALTY = 0.15  # of the L1 norm, beside the sum of the log losses
-_RANGES = (6, 12, 24)  # letters apart or more; CASP calls the last long
+APART = 6  # minimum distance of a pair in letters
+_PENALTY = 0.15  # factor of the L1 norm, which is added to the sum of the log losses
+_RANGES = (6, 12, 24)  # minimum distances in letters; CASP calls the last one long
 _COLUMNS = ("sequence", "contacts")
-_WRITTEN = re.compile(r"([1-9]\d{0,8})-([1-9]\d{0,8})")
+_PAIR = re.compile(r"([1-9]\d{0,8})-([1-9]\d{0,8})")
 
 
 class KnownContacts(NamedTuple):
@@ -51,11 +51,11 @@ class Regression(NamedTuple):
 class Precision(NamedTuple):
     """How often the likeliest pairs of a sequence touch, as means over sequences with contacts in a range."""
 
-    apart: int  # letters between the two of a pair, at least
+    apart: int  # minimum distance of a pair in letters
     sequences: int
-    top: float  # of as many pairs as a sequence has letters
-    as_known: float  # of as many pairs as it has contacts
-    base: float  # of pairs at random
+    top: float  # for as many pairs as a sequence has letters
+    as_known: float  # for as many pairs as it has contacts
+    base: float  # for random pairs
 
 
 def read_contacts(path: Path) -> list[KnownContacts]:
@@ -67,16 +67,16 @@ def read_contacts(path: Path) -> list[KnownContacts]:
     for where, values in read_rows(path, Wanted(_COLUMNS), print):
         for name in _COLUMNS:
             if not isinstance(values[name], str):
-                raise ValueError(f"{where}: {name} is {values[name]!r}; it must be a text")
-        sequence, written = values["sequence"].strip(), values["contacts"].split()
-        matches = [_WRITTEN.fullmatch(one) for one in written]
+                raise ValueError(f"{where}: {name} is {values[name]!r}; it must be text")
+        sequence = values["sequence"].strip()
+        matches = [_PAIR.fullmatch(pair) for pair in values["contacts"].split()]
         if not all(matches):
             raise ValueError(f"{where}: contacts {values['contacts'][:80]!r}: write pairs of places, as in 3-17 5-30")
         pairs = np.array([sorted(map(int, match.groups())) for match in matches if match], np.int64).reshape(-1, 2)
         if len(pairs) and (pairs.max() > len(sequence) or (pairs[:, 0] == pairs[:, 1]).any()):
             raise ValueError(
                 f"{where}: contacts {values['contacts'][:80]!r}: the sequence has {len(sequence)} letters, and a "
-                "contact is of two of them; correct the places"
+                "contact joins two different ones; correct the places"
             )
         known.append(KnownContacts(sequence, pairs - 1))
     return known
@@ -150,15 +150,15 @@ def predict_contacts(
 
 
 def likeliest_pairs(probabilities: np.ndarray, count: int, apart: int = APART) -> np.ndarray:
-    """The likeliest pairs of a sequence that are `apart` letters or more apart: places from 0, int64 [n, 2]."""
+    """The likeliest pairs of a sequence, at least `apart` letters apart: places from 0, int64 [n, 2]."""
     pairs = np.stack(np.triu_indices(len(probabilities), apart), 1)
     order = np.argsort(-probabilities[pairs[:, 0], pairs[:, 1]], kind="stable")
     return pairs[order[:count]]
 
 
 def measure_contacts(known: Sequence[KnownContacts], probabilities: Sequence[np.ndarray]) -> list[Precision]:
-    """The precision of predicted contacts in each range that has any."""
-    found = []
+    """The precision of predicted contacts in each range that has contacts."""
+    precisions = []
     for apart in _RANGES:
         rows = []
         for one, predicted in zip(known, probabilities, strict=True):
@@ -170,12 +170,12 @@ def measure_contacts(known: Sequence[KnownContacts], probabilities: Sequence[np.
             hits = touching[ranked[:, 0], ranked[:, 1]]
             rows.append((hits.mean(), hits[:count].mean(), count / len(first)))
         if rows:
-            found.append(Precision(apart, len(rows), *map(float, np.mean(rows, axis=0))))
-    return found
+            precisions.append(Precision(apart, len(rows), *map(float, np.mean(rows, axis=0))))
+    return precisions
 
 
 def _touching(one: KnownContacts) -> np.ndarray:
-    """bool [n, n], the upper triangle."""
+    """Known contacts as a matrix: bool [n, n], the upper triangle."""
     touching = np.zeros((len(one.sequence),) * 2, bool)
     touching[one.pairs[:, 0], one.pairs[:, 1]] = True
     return touching

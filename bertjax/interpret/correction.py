@@ -21,7 +21,7 @@ from flax import nnx
 
 from bertjax.families.registry import get_family
 from bertjax.interpret.fill_mask import mlm_model
-from bertjax.interpret.token_rows import TokenRow, padded, row_width
+from bertjax.interpret.token_rows import TokenRow, pad_rows, row_width
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.model.network import Params, PretrainingNetwork, bind
 from bertjax.run.run_directory import TrainedModel
@@ -87,7 +87,7 @@ class _Cut:
 
 
 class _Question(NamedTuple):
-    """A row and its words to examine."""
+    """A row with the words to examine in it."""
 
     row: TokenRow
     positions: np.ndarray
@@ -235,7 +235,7 @@ def _answers(
 
     With `masked` the questions are split by `_hide_each`.
     """
-    # Of each token its kind, and a number that equal texts share: int32 [V padded]
+    # The kind of each token, and a number shared by tokens of equal text: int32 [V padded]
     texts: dict[bytes, int] = {}
     same = np.array([texts.setdefault(surface, len(texts)) for surface in model.tokenizer.surfaces], np.int32)
     beyond = padded_vocab_size(model.config.model) - len(kinds)
@@ -247,7 +247,7 @@ def _answers(
         most = _TOKENS // width if masked else _LOGITS // (width * model.tokenizer.vocab_size)
         height = max(1, min(most, 1 << (remaining - 1).bit_length()))
         while batch := list(itertools.islice(group, height)):
-            rows = padded([question.row for question in batch + batch[:1] * (height - len(batch))], width)
+            rows = pad_rows([question.row for question in batch + batch[:1] * (height - len(batch))], width)
             targets = np.zeros((2, height, 1 if masked else width), np.int32)
             for number, question in enumerate(batch):
                 targets[:, number, : len(question.positions)] = question.positions, question.ids

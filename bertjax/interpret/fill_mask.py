@@ -15,7 +15,7 @@ from flax import nnx
 from bertjax.families.registry import get_family
 from bertjax.input.randomness import below, derive_key, hash64
 from bertjax.input.training_data import Sentences
-from bertjax.interpret.token_rows import TokenRow, padded, row_width
+from bertjax.interpret.token_rows import TokenRow, pad_rows, row_width
 from bertjax.model.network import Params, PretrainingNetwork, bind
 from bertjax.report.run_summary import Completion
 from bertjax.run.run_directory import TrainedModel
@@ -23,9 +23,9 @@ from bertjax.tokenization.tokenizer import Tokenizer
 
 MASK = "[MASK]"
 
-_SAMPLE = 4096  # held-out sentences considered, so that the report does not read the whole split
+_SAMPLE = 4096  # held-out sentences to consider, so that the report does not read the whole split
 _SENTENCE_TOKENS = range(12, 31)  # enough context for a prediction, and short enough for a line of the report
-_SHORTEST, _ENOUGH = 8, 100  # tokens of a sentence where a split has fewer sentences of that length than these
+_SHORTEST, _ENOUGH = 8, 100  # minimum tokens if fewer than 100 sentences have that length
 # Bounds on the hidden word's share of the sample: rarer words are hardly learned, common ones are "the" and "of".
 _RAREST, _COMMONEST, _SEEN = 1e-4, 1e-2, 3
 _SHOWN = 60  # characters of a text in a message
@@ -103,7 +103,7 @@ def close_up(text: str) -> str:
     text = re.sub(r"(?<=\w) ' (?=(?:s|d|t|m|ll|re|ve)\b)", "'", text)
     text = re.sub(r"(?<=\w) - (?=\w)", "-", text.replace("- -", "--"))
     text = text.replace("( ", "(").replace(" )", ")")
-    is_contraction = re.search(r"\w ' \[MASK\]", text)  # whether it is, the hidden word would tell
+    is_contraction = re.search(r"\w ' \[MASK\]", text)  # possibly: that depends on the hidden word
     for mark in '"' if is_contraction else "\"'":
         first, *others = re.split(rf"(?:^| ){mark}(?: |$)", text)
         text, opens = first, True
@@ -193,7 +193,7 @@ def _best(model: TrainedModel, rows: Sequence[TokenRow], top: int) -> list[list[
     tokens = model.tokenizer.shown
     guesses = []
     for row, positions in zip(rows, masks, strict=True):
-        batch = padded([row], row_width(model, len(row)))
+        batch = pad_rows([row], row_width(model, len(row)))
         padded_positions = np.pad(positions, (0, slots - len(positions))).astype(np.int32)[None]
         shares, ids = jax.device_get(_predict(model.graphdef, model.params, *batch, padded_positions, top=top))
         by_mask = zip(ids[: len(positions)], shares[: len(positions)], strict=True)

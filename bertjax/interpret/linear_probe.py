@@ -21,14 +21,14 @@ from bertjax.finetune.data.examples import TaggedSentence
 from bertjax.finetune.data.tags import tags_in
 from bertjax.finetune.encoding.tag_windows import TagCounts, TagWindows, tag_windows
 from bertjax.interpret.attention_maps import exact_graphdef
-from bertjax.interpret.token_rows import rounded_up
+from bertjax.interpret.token_rows import round_up_width
 from bertjax.model.network import Params, bind
 from bertjax.run.run_directory import TrainedModel
 from bertjax.tokenization.tokenizer import Tokenizer
 
 _TOKENS = 2048  # of a batch
-_TESTED = 5  # one sentence in so many is measured, the others are fitted
-_RIDGE = 1.0  # of vectors that are scaled to a variance of 1
+_TEST_PERIOD = 5  # every fifth sentence is measured, the others are fitted
+_RIDGE = 1.0  # for vectors scaled to a variance of 1
 
 
 @dataclass(frozen=True)
@@ -44,16 +44,16 @@ class TagProbe:
     @classmethod
     def of(cls, sentences: Sequence[TaggedSentence], tokenizer: Tokenizer, max_length: int) -> TagProbe:
         """Make a probe of tagged sentences; every fifth is measured. Raises ValueError if there are too few."""
-        if len(sentences) < _TESTED:
+        if len(sentences) < _TEST_PERIOD:
             raise ValueError(
-                f"{sentences[0].where if sentences else 'tags'}: {len(sentences)} sentences, of which one in {_TESTED} "
-                "is measured; give more"
+                f"{sentences[0].where if sentences else 'tags'}: {len(sentences)} sentences; give "
+                f"{_TEST_PERIOD} or more, because every fifth is measured"
             )
         labels = tags_in(sentences)
         numbers = {label: number for number, label in enumerate(labels)}
         tags = np.array([numbers[tag] for sentence in sentences for tag in sentence.tags or ()], np.int64)
         lengths = [len(sentence.words) for sentence in sentences]
-        measured = np.repeat(np.arange(len(sentences)) % _TESTED == _TESTED - 1, lengths)
+        measured = np.repeat(np.arange(len(sentences)) % _TEST_PERIOD == _TEST_PERIOD - 1, lengths)
         words = [word for sentence in sentences for word in sentence.words]
         windows = tag_windows(sentences, labels, tokenizer, max_length, TagCounts())
         return cls(windows, labels, tags, measured, _by_form(words, tags, measured))
@@ -105,7 +105,7 @@ def _word_vectors(model: TrainedModel, windows: TagWindows) -> np.ndarray:
     graphdef = exact_graphdef(model)
     rows = windows.rows.extended(tokens={"word": windows.word + 1})  # 0 in padding
     # All batches have the same shape, so that the function compiles once.
-    length = rounded_up(int(rows.lengths.max()))
+    length = round_up_width(int(rows.lengths.max()))
     height = min(max(1, _TOKENS // length), len(rows))
     for first in range(0, len(rows), height):
         numbers = np.arange(first, min(first + height, len(rows)))

@@ -1,4 +1,4 @@
-"""Log probabilities of tokens that are hidden by [MASK], one in each row."""
+"""Log probabilities of masked tokens, one in each row."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from flax import nnx
 
 from bertjax.interpret.attention_maps import reference_graphdef
-from bertjax.interpret.token_rows import TokenRow, padded, row_width
+from bertjax.interpret.token_rows import TokenRow, pad_rows, row_width
 from bertjax.model.network import Params, PretrainingNetwork, bind
 from bertjax.run.run_directory import TrainedModel
 
@@ -21,7 +21,7 @@ _TOKENS = 4096  # of a batch, at most
 _FEW = 8  # rows; larger batches are padded to the maximum, because compiling takes longer than computing
 
 
-Question = TypeVar("Question", bound="tuple[TokenRow, *tuple[Any, ...]]")  # a row, and what is asked of it
+Question = TypeVar("Question", bound="tuple[TokenRow, *tuple[Any, ...]]")  # a row and its query
 
 
 class MaskedToken(NamedTuple):
@@ -63,13 +63,13 @@ def log_distributions(model: TrainedModel, questions: Iterable[tuple[TokenRow, S
 def _batches(
     model: TrainedModel, questions: Iterable[Question]
 ) -> Iterator[tuple[int, list[Question], tuple[np.ndarray, np.ndarray, np.ndarray]]]:
-    """Batches of one width in few heights: (how many questions count, those with repeated ones behind, arrays)."""
+    """Yield batches of one width and few heights: (number of questions, the questions padded by repetition, arrays)."""
     for width, group in itertools.groupby(questions, lambda question: row_width(model, len(question[0]))):
         most = max(1, _TOKENS // width)
         while part := list(itertools.islice(group, most)):
             height = min(most, _FEW) if len(part) <= _FEW else most
             filled = part + part[:1] * (height - len(part))
-            yield len(part), filled, padded([question[0] for question in filled], width)
+            yield len(part), filled, pad_rows([question[0] for question in filled], width)
 
 
 @functools.partial(jax.jit, static_argnames="graphdef")

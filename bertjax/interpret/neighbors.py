@@ -15,8 +15,8 @@ from bertjax.interpret.token_rows import TokenRow
 from bertjax.run.run_directory import TrainedModel
 from bertjax.text.similar_words import usable_ids
 
-_LONGEST = 64  # tokens of a sentence that is shown
-_CANDIDATES = 16  # sentences per one that is shown, so that these are spread over the text
+_LONGEST = 64  # tokens of a displayed sentence
+_CANDIDATES = 16  # sentences per displayed one, so that those are spread over the text
 
 
 class Near(NamedTuple):

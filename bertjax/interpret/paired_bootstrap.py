@@ -49,7 +49,7 @@ def paired_bootstrap(first: Statistic, second: Statistic, examples: int, resampl
     the distribution is shifted to have no difference. One is added to both counts, so that it is never 0. Resamples
     with an undefined figure, such as the correlation of a constant, are left out.
     """
-    assert examples > 0, "there is something to draw"
+    assert examples > 0, "no examples"
     whole = np.arange(examples)[None]
     observed = float(first(whole)[0]), float(second(whole)[0])
     difference = observed[1] - observed[0]

@@ -43,7 +43,7 @@ from bertjax.storage.progress import no_progress
 from bertjax.storage.remote import to_path
 from bertjax.training.stages import Stage, as_of_stage
 
-_SENTENCES = 5  # tagged ones for each pair of the sample
+_SENTENCES = 5  # tagged sentences for each pair of the sample
 
 Instrument = Callable[[TrainedModel], dict[str, float]]
 
@@ -82,7 +82,7 @@ def make_probes(job: Job, content: TrainingData, files: ProbeFiles, processes: P
     """
     if not job.config.probe.time_share:
         return ()
-    # Masks are filled in stages that see both sides of a token; a run may begin with others.
+    # Causal stages, with which a run may begin, cannot fill masks.
     stages = [stage.stage for stage in job.stages]
     checked = next((stage for stage in stages if not stage.model.causal), stages[0])
     instruments = _instruments(_model(job, checked, None), content, files)
@@ -159,7 +159,7 @@ class Probes(Callback):
         self._job, self._instruments, self._processes, self._clock = job, instruments, processes, clock
         self._share, self._began = job.config.probe.share, clock()
         self._spent = 0.0  # seconds of all probes
-        self._next = 0.0  # seconds that the next probes are expected to take, from the second time on
+        self._next = 0.0  # expected seconds of the next probes, from the second time on
         self.taken = self.passed_over = 0
 
     def evaluation_figures(self, seconds: float) -> Figures:
@@ -171,7 +171,7 @@ class Probes(Callback):
         return self.take(self.run.stage.stage, self.run.state.params, seconds)
 
     def take(self, stage: Stage, params: Params, evaluated: float) -> dict[str, float]:
-        """The figures for weights of a stage, whose evaluation took so many seconds."""
+        """The figures for weights of a stage whose evaluation took `evaluated` seconds."""
         with self._processes.taking_time():
             due = self._processes.broadcast("whether to probe", str(int(self._is_due(evaluated)))) == "1"
             if not due:
@@ -206,7 +206,7 @@ class Probes(Callback):
     def __str__(self) -> str:
         """Summarise the probes after the run."""
         much = f"{self._spent:.1f} s, {self.share:.1%} of the time (probe.share={self._share:g})"
-        more = f"; {self.passed_over} evaluation(s) went without, to stay below that" if self.passed_over else ""
+        more = f"; skipped at {self.passed_over} evaluation(s), to stay below that" if self.passed_over else ""
         return f"probes: taken at {self.taken} evaluation(s), in {much}{more}"
 
 

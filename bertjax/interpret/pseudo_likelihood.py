@@ -60,7 +60,7 @@ def pseudo_likelihoods(
 ) -> list[PseudoLikelihood]:
     """Score each text; special tokens spelled out in a text are plain text. A generator is used if there is one.
 
-    Raises ValueError for an unknown variant, for a text without tokens or with more than a row of training, by its
+    Raises ValueError for an unknown variant, for a text without tokens or longer than the rows of training, with its
     number from 1, and as `mlm_model` does.
     """
     if variant not in VARIANTS:

@@ -102,7 +102,7 @@ def _compare_held_out(
     batches = open_run_data(paths[0], first, progress).held_out(stage.data, HELD_OUT_SEED, shared)["eval"]
     available = batches.rows_per_epoch  # more rows would repeat the text
     if rows > available:
-        raise ValueError(f"--rows {rows}: {paths[0]} has {available:,} held-out rows; give at most so many")
+        raise ValueError(f"--rows {rows}: {paths[0]} has {available:,} held-out rows; give at most that many")
     held_out = HeldOut(batches, mesh, rows or min(stage.training.eval_rows, available), 1)
     packed = rows_are_packed(stage.data)
     sums = []
@@ -187,7 +187,7 @@ class DevSet:
     @classmethod
     def of(cls, config: Config | FinetuneConfig) -> DevSet:
         """Read the development set of a run's config. Raises ValueError as `read_splits` does."""
-        assert isinstance(config, FinetuneConfig), "a fine-tuned run"
+        assert isinstance(config, FinetuneConfig), "not a fine-tuned run"
         task = make_task(config.task)
         splits = read_splits(task, config)
         name, examples = next(iter(splits.dev.items()))

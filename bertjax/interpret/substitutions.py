@@ -1,9 +1,9 @@
-"""Scores of variants of a sequence: how much less likely a substitution such as A23V makes it.
+"""Score variants of a sequence: the change in its likelihood by a substitution such as A23V.
 
 The score is the sum over the substituted places of log p(new token) - log p(old token), given the original sequence
-(Meier et al. 2021, "Language models enable zero-shot prediction of the effects of mutations on protein function"). By
-the masked marginal all substituted places are hidden together; by the wild-type marginal nothing is hidden, and one
-pass scores every variant of a sequence.
+(Meier et al. 2021, "Language models enable zero-shot prediction of the effects of mutations on protein function"). The
+masked marginal hides all substituted places together; the wild-type marginal hides nothing, so that one pass scores
+every variant of a sequence.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bertjax.storage.progress import Progress, no_progress
 
 Marginal = Literal["masked", "wild-type"]
 
-_WRITTEN = re.compile(r"(\S)([1-9]\d{0,8})(\S)")
+_SUBSTITUTION = re.compile(r"(\S)([1-9]\d{0,8})(\S)")
 _SEPARATOR = ":"  # of the substitutions of a variant
 _COLUMNS = ("variant", "sequence")
 
@@ -37,14 +37,14 @@ class Substitution(NamedTuple):
 
 
 class Variant(NamedTuple):
-    """A sequence and what is substituted in it."""
+    """A sequence and its substitutions."""
 
     sequence: str
     substitutions: tuple[Substitution, ...]
 
     @property
     def written(self) -> str:
-        """As in `parse_variant`."""
+        """The notation that `parse_variant` reads."""
         return _SEPARATOR.join(f"{old}{place}{new}" for old, place, new in self.substitutions)
 
 
@@ -54,7 +54,7 @@ def parse_variant(written: str, sequence: str, prefix: str = "") -> Variant:
     Raises ValueError, beginning with `prefix`, for another form, a place outside the sequence, another letter there,
     and two substitutions of one place.
     """
-    parts = [_WRITTEN.fullmatch(part) for part in written.split(_SEPARATOR)]
+    parts = [_SUBSTITUTION.fullmatch(part) for part in written.split(_SEPARATOR)]
     substitutions = tuple(Substitution(part[1], int(part[2]), part[3]) for part in parts if part is not None)
     if len(substitutions) != len(parts):
         raise ValueError(f"{prefix}variant {written!r}: write A23V, or A23V:G30D for two substitutions at once")
@@ -66,7 +66,7 @@ def parse_variant(written: str, sequence: str, prefix: str = "") -> Variant:
         if sequence[place - 1] != old:
             raise ValueError(
                 f"{prefix}variant {written!r}: letter {place} of the sequence is {sequence[place - 1]!r}, not {old!r}; "
-                "places count from 1; is it this sequence?"
+                "places count from 1; check the sequence"
             )
     if len({change.place for change in substitutions}) < len(substitutions):
         raise ValueError(f"{prefix}variant {written!r}: two substitutions of one place; leave one of them out")
@@ -83,7 +83,7 @@ def read_variants(path: Path, sequence: str = "") -> list[Variant]:
     for location, values in read_rows(path, Wanted(columns), print):
         for name in columns:
             if not isinstance(values[name], str) or not values[name].strip():
-                raise ValueError(f"{location}: {name} is {values[name]!r}; it must be a text")
+                raise ValueError(f"{location}: {name} is {values[name]!r}; it must be text")
         variants.append(
             parse_variant(values["variant"].strip(), sequence or values["sequence"].strip(), f"{location}: ")
         )
@@ -143,7 +143,7 @@ def score_variants(
 
 
 def letter_rows(model: TrainedModel, sequences: Sequence[str]) -> list[TokenRow]:
-    """Make the rows of sequences, a letter a token.
+    """Make the rows of sequences, one token per letter.
 
     Raises ValueError for a vocabulary whose tokens are not single letters, and as `require_scored` does.
     """

@@ -56,7 +56,7 @@ class TokenRow:
 
     @cached_property
     def word_numbers(self) -> np.ndarray:
-        """int64 [n]: the number of the word that a token is a piece of; a special token is a word of its own."""
+        """int64 [n]: the number of each token's word; a special token counts as a word."""
         continues = self.tokenizer.is_continuation[self.ids] & ~self.is_special
         continues[1:] &= ~self.is_special[:-1]
         return np.cumsum(~continues) - 1
@@ -92,7 +92,7 @@ def read_row(tokenizer: Tokenizer, texts: Sequence[str], longest: int, template:
     return row
 
 
-def rounded_up(tokens: int) -> int:
+def round_up_width(tokens: int) -> int:
     """Round up to a multiple of 16, so that few widths of rows are compiled."""
     return -(-tokens // _ROUNDED_TO) * _ROUNDED_TO
 
@@ -103,7 +103,7 @@ def row_width(model: TrainedModel, tokens: int) -> int:
     return length_of_text(model.config.model, tokens, width)
 
 
-def padded(rows: Sequence[TokenRow], width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def pad_rows(rows: Sequence[TokenRow], width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Pad rows to a batch: input_ids, token_type_ids and sequence_ids, int32 [rows, width]."""
     batch = np.zeros((3, len(rows), width), np.int32)
     for number, row in enumerate(rows):

@@ -1,4 +1,4 @@
-"""Arguments of the functions of `bertjax`."""
+"""Conversion of arguments of the Python API."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from pathlib import Path
 
 
 def strings(value: str | Path | Iterable[str | Path]) -> tuple[str, ...]:
-    """A text, file or column, or several, as a tuple: one alone is not taken as its characters."""
+    """Convert one or several texts, files or columns to a tuple; a single string is one item."""
     return (str(value),) if isinstance(value, str | Path) else tuple(map(str, value))

@@ -1,4 +1,4 @@
-"""The attention of a model for one or two sentences, and the patterns of its heads, as a page."""
+"""A page with a model's attention in one or two sentences, and the patterns of its heads."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Attention:
                 line = "no head shows it"
             else:
                 line = f"layer {best[0] + 1}, head {best[1] + 1}: {shares[best]:.0%} of the attention"
-                line += f" ({view.patterns.chances[number]:.0%} if it were even)"
+                line += f" ({view.patterns.chances[number]:.0%} if uniform)"
             lines.append(f"  {pattern.name:{width}}  {line}")
         if view.at_cls is not None:
             lines.append(f"{view.at_cls.label} with probability {view.at_cls.probability:.1%}")

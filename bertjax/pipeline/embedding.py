@@ -28,7 +28,7 @@ class Embedded:
     path: Path
     width: int  # numbers in a vector
     encoding: Encoding
-    counts: TextCounts  # of the texts: how many, how many were cut or split
+    counts: TextCounts  # numbers of texts, and of those that were cut or split
     replaced_characters: int  # bytes of the files that were not UTF-8
     max_length: int
     seconds: float

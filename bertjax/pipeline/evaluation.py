@@ -21,9 +21,9 @@ class Evaluation:
 
     directory: AnyPath  # of the run
     step: int
-    text: str  # how much held-out text there is
+    text: str  # the amount of held-out text
     figures: dict[str, float]  # by their names in the log, such as eval/mlm_loss
-    baselines: dict[str, float]  # what is possible without context, such as baseline/no_context_loss
+    baselines: dict[str, float]  # figures without context, such as baseline/no_context_loss
 
     def __repr__(self) -> str:
         """Lines with the figures, then the baselines."""

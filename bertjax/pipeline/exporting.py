@@ -20,7 +20,7 @@ from bertjax.storage.remote import AnyPath, to_path
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """What to write, and where. `None` is the default of the format."""
+    """The format, content and destination of an export. `None` means the format's default."""
 
     to: str = "huggingface"  # a format: sentence-transformers, onnx, ... (`bertjax export --help`)
     output: str = ""  # the folder to write; empty: RUN/<format>, with -<precision> and -generator
@@ -39,7 +39,7 @@ class Exported:
 
     directory: AnyPath
     step: int
-    difference: Difference | None  # from the outputs of the format's own system; None: that is not installed
+    difference: Difference | None  # from the outputs of the format's own system; None if it is not installed
     notes: tuple[str, ...]  # lines about it, to print
 
     def __repr__(self) -> str:
@@ -99,7 +99,7 @@ def export(run: str, options: ExportOptions, require_free: Callable[[AnyPath], N
 def _comparison(
     form: Format, model: TrainedModel, vectors: Vectors, output: AnyPath
 ) -> tuple[Prove, list[Difference | None]]:
-    """(a function that compares a folder with the model before it becomes `output`, what it found)."""
+    """(a function that compares a folder with the model before it becomes `output`, its results)."""
     differences: list[Difference | None] = []
 
     def prove(folder: Path) -> None:

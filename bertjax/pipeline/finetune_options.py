@@ -1,4 +1,4 @@
-"""The options of `bertjax.finetune`: data of a task, settings to try, and how long and where to train."""
+"""The options of `bertjax.finetune`: the data of a task, settings to try, duration and destination."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class FinetuneOptions:
-    """What to fine-tune on, and which settings to try. Everything has the default of the task's recipe.
+    """Data, settings to try and limits of a fine-tuning; defaults come from the task's recipe.
 
-    A text alone stands for a sequence of it: `text="review"` is one column.
+    A single string stands for a sequence of one: `text="review"` is one column.
     """
 
     data: str | Path = ""  # folder of a known task's files
@@ -20,7 +20,7 @@ class FinetuneOptions:
     dev: str | Path = ""  # file of development examples; empty: some of the training examples
     test: str | Path = ""  # file of test examples
     from_text: str | Sequence[str] = ()  # sources of plain text for vectors and denoising, as in data.sources
-    positives: str | Sequence[str] = ()  # rules that make pairs of it; empty: what fits task and model
+    positives: str | Sequence[str] = ()  # rules that make pairs from it; empty: by task and model
     dims: Sequence[int] = ()  # numbers to which vectors may be cut (Matryoshka)
     text: str | Sequence[str] = ()  # columns of the text: one, two, or a beginning and its endings
     label: str = ""  # column of the label

@@ -1,4 +1,4 @@
-"""Fine-tuning for one task, or every task of GLUE, with every setting and seed; figures, tables and exports."""
+"""Fine-tune for one task, or every task of GLUE, with every setting and seed; figures, tables and exports."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _SHOWN_LABELS, _SHOWN_ANSWERS = 12, 4
 
 @dataclass(frozen=True)
 class TaskRequest:
-    """What to fine-tune: the task, the model to start from, and every setting to try."""
+    """The task, the model to start from, and every setting to try."""
 
     name: str  # of a task, or glue for all of them
     init_from: str
@@ -148,8 +148,8 @@ def finetune(request: TaskRequest, *, callbacks: Sequence[Callback] = (), ends_p
     all. The same call resumes a stopped run and repeats no finished one. `ends_process` as in `session`. Raises
     ValueError for unsupported requests, and Stopped, a KeyboardInterrupt, if a signal ended a run early.
     """
-    # 1. Refuse what cannot work. Processes must join before the model is read, which uses devices, and the whole config
-    # needs the model; this one is enough to join.
+    # 1. Refuse unsupported requests. Processes must join before the model is read, which uses devices, and the complete
+    # config needs the model; this one is enough to join.
     base = FinetuneConfig(task=TaskConfig(**request.task), distillation=DistillationConfig(teacher=request.teacher))
     _check_set_once(request, base)
     early = request.change(base)
@@ -209,7 +209,7 @@ def _check_set_once(request: TaskRequest, base: FinetuneConfig) -> None:
         "--epochs": ("task", "epochs", "epochs" in request.tried),
         "--max-length": ("data", "sequence_length", request.max_length is not None),
     }
-    # Overrides replace a value that no one asks for.
+    # Overrides replace an impossible value.
     unset = {part: replace(getattr(base, part), **{key: -1}) for part, key, _ in options.values()}
     config = request.change(replace(base, **unset))
     for option, (part, key, is_given) in options.items():
@@ -311,7 +311,7 @@ def _run_task(
     for setting in settings:
         for config in setting.runs:
             first = content is None
-            if content is None or config.task.examples:  # the seed draws which examples
+            if content is None or config.task.examples:  # the seed selects the examples
                 content = load_task(config, start.tokenizer)
                 same = f"{content.fingerprint} {content.measured_by}"
                 processes.require_same("data of the task", same, "give every host the same files")
@@ -329,7 +329,7 @@ def _run_task(
             results.setdefault(setting.name, []).append(result)
             figures = (f"{name.removeprefix('eval/')} {value:.4f}" for name, value in result.figures.items())
             say(f"step {result.step:,}: {', '.join(figures)}")
-    assert content is not None, "there is at least one setting with one seed"
+    assert content is not None, "no setting was run"
     return 0, TaskSummary(
         base.name,
         content.metrics,

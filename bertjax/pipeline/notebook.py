@@ -1,4 +1,4 @@
-"""Results in a notebook: a page inside the cell that made it."""
+"""Results in a notebook: a page inside the output cell."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from bertjax.report.page import Table, render_page, table_html
 from bertjax.run.telemetry import METRICS_FILE, curves, read_metrics
 from bertjax.storage.remote import AnyPath
 
-_HEIGHT = 960  # pixels; what is longer scrolls
+_HEIGHT = 960  # pixels; longer pages scroll
 
 
 def in_cell(page: str) -> str:
-    """A self-contained HTML page as the output of a cell.
+    """Wrap a self-contained HTML page as the output of a cell.
 
-    It is framed, so that neither its style nor its script meets the notebook's, and its script may do nothing outside.
+    A sandboxed iframe isolates its style and script from the notebook.
     """
     return (
         f'<iframe sandbox="allow-scripts" srcdoc="{html.escape(page)}" width="100%" height="{_HEIGHT}" '

@@ -22,7 +22,7 @@ def predict_tables(
     The columns are the fields of a prediction with `predicted_` before them, such as `predicted_label` and
     `predicted_probability`; a number is `predicted_value`, tags of words are `predicted_tags`, their numbers
     `predicted_numbers`. A row without text has no words, and "" as its answer. Raises ValueError naming file and row of
-    an input that the task does not take.
+    an input that the task does not support.
     """
     model, _ = open_source(source)
     task = TaskModel(model)
@@ -55,7 +55,7 @@ def _make_input(task: TaskModel, row: tuple[str, ...], number: int) -> Any:
 def _first_error(
     task: TaskModel, inputs: Sequence[Any], numbers: Sequence[int], null_threshold: float | None
 ) -> RowError | None:
-    """The error of the first input among `numbers` that has one alone."""
+    """The error of the first invalid input among `numbers`."""
     for number in numbers:
         try:
             task.predict([inputs[number]], null_threshold)
@@ -75,7 +75,7 @@ def _columns(outputs: Sequence[Any], name: str) -> Columns:
 
 
 def _plain(output: Any) -> Any:
-    """Named tuples as dicts, also in lists."""
+    """Convert named tuples to dicts, also in lists."""
     if hasattr(output, "_asdict"):
         return output._asdict()
     return [_plain(item) for item in output] if isinstance(output, list) else output

@@ -1,4 +1,4 @@
-"""Prepare text: from a config to a token store and its description."""
+"""Prepare the token store of a config, and describe it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PrepareResult:
 
     path: AnyPath
     sizes: dict[str, str]  # split -> its documents, sentences and tokens, to print
-    notes: tuple[str, ...]  # on what reading changed
+    notes: tuple[str, ...]  # on changes to the text
 
     def __repr__(self) -> str:
         """Lines with the sizes, the notes and the path."""
@@ -54,10 +54,10 @@ def prepare(config: Config, *, runner: Runner | None = None) -> PrepareResult:
 
 
 def _notes_on_rows(path: AnyPath, manifest: Mapping[str, Any], config: Config) -> list[str]:
-    """Lines on what a run of the config cannot learn from a store; masks are checked only for a local store."""
+    """Notes on pairs and masks that a store cannot provide; masks are checked only for a local store."""
     stages = config.stage_data
-    of_stages = zip(stages, config.stage_objectives, strict=True)
-    notes = list(dict.fromkeys(note for data, names in of_stages for note in pair_notes(manifest, [data], names)))
+    objectives = zip(stages, config.stage_objectives, strict=True)
+    notes = list(dict.fromkeys(note for data, names in objectives for note in pair_notes(manifest, [data], names)))
     if isinstance(path, Path):
         store = TokenStore.open(path)
         notes += masking_notes(store.split("train"), store.tokenizer(), stages)

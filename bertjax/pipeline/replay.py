@@ -1,4 +1,4 @@
-"""A step of a run, rebuilt: the run opened again on this machine, and where the rows of the step come from."""
+"""Rebuild a step of a run on this machine, with the text and the sources of its rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bertjax.convert.sources import read_source
 from bertjax.convert.teacher import fit_teacher, read_teacher
 from bertjax.families.registry import get_family
 from bertjax.input.provenance import origins
-from bertjax.inspect.row_figures import RowKind, joined, pairs_of_row
+from bertjax.inspect.row_figures import RowKind, join_pieces, pairs_of_row
 from bertjax.model.parameters import named_arrays
 from bertjax.parallel.mesh import batch_shards, mesh_sharing, without_mesh
 from bertjax.parallel.sharding import put_on_devices
@@ -37,25 +37,25 @@ _BITS = "the last bits may differ from the run's"
 
 @dataclass(frozen=True)
 class RowText:
-    """A row of the batch as a person reads it."""
+    """A row of the batch as readable text."""
 
-    origins: tuple[str, ...]  # of its segments, or of its record
+    origins: tuple[str, ...]  # sources of its segments, or its record
     text: str
 
 
 @dataclass(frozen=True)
 class ReplayOfRun:
-    """A step of a run, with the text of its rows, and what here is not as it was there."""
+    """A rebuilt step, with the text of its rows and notices on differences from the original run."""
 
     replayed: Replayed
-    texts: tuple[RowText, ...]  # of the rows of the batch, in order
+    texts: tuple[RowText, ...]  # for each row of the batch
     notices: tuple[str, ...]
 
 
 def replay_step(directory: str, step: int, progress: Progress) -> ReplayOfRun:
     """Rebuild step `step` of a run; the first step is 1, as in its log.
 
-    Raises ValueError for a folder without a run, a step that the run does not have, and data that is not the run's.
+    Raises ValueError for a folder without a run, a step outside the run, and data that differs from the run's.
     """
     run = to_path(directory)
     start, saved = _checkpoint_before(run, step)
@@ -96,7 +96,7 @@ def _checkpoint_before(run: AnyPath, step: int) -> tuple[int, dict | None]:
 
 
 def _read_config(run: AnyPath, saved: dict | None) -> Config:
-    """The config that the step was taken with: the checkpoint's, and the batches that the run has skipped since."""
+    """The config of the step: the checkpoint's, with the batches that the run has skipped since."""
     now = from_dict(read_json(run / CONFIG_FILE)) if (run / CONFIG_FILE).exists() else None
     config = now if saved is None else from_dict(saved["config"])
     assert config is not None, "a run without a checkpoint has its config"
@@ -116,15 +116,15 @@ def _for_this_machine(config: Config, saved: dict | None) -> tuple[Config, Mesh,
     except ValueError as error:
         config = replace(config, mesh=MeshConfig())
         mesh = mesh_sharing(rows)
-        notices.append(f"{error}; here every device has a part of the batch: {_BITS}")
+        notices.append(f"{error}; here the devices share the batch: {_BITS}")
     if any(number % batch_shards(mesh) for number in rows):
         mesh = mesh_sharing(rows)
     here = {"device_kind": mesh.devices.flat[0].device_kind, "mesh": {axis: int(n) for axis, n in mesh.shape.items()}}
     if saved is None:
-        return config, mesh, [*notices, f"no checkpoint names the devices of the run; on others {_BITS}"]
+        return config, mesh, [*notices, f"no checkpoint records the devices of the run; on others {_BITS}"]
     if saved["device_kind"] != here["device_kind"]:
         config = replace(config, execution=replace(config.execution, attention="auto"))
-        notices.append(f"the run was on {saved['device_kind']}, and here is {here['device_kind']}: {_BITS}")
+        notices.append(f"the run used {saved['device_kind']}, this machine has {here['device_kind']}: {_BITS}")
     elif saved["mesh"] != here["mesh"] and not notices:
         notices.append(f"the run had mesh {saved['mesh']}, and here is {here['mesh']}: {_BITS}")
     return config, mesh, notices
@@ -155,6 +155,9 @@ def _texts(job: Job, replayed: Replayed) -> tuple[RowText, ...]:
     for number, row_origins in enumerate(sources):
         row = {name: values[number] for name, values in replayed.batch.items()}
         pairs = pairs_of_row(number, row, job.tokenizer, kind)
-        parts = [f"({pair.label}) {joined(pair.a)}" + (f"  |  {joined(pair.b)}" if pair.b else "") for pair in pairs]
+        parts = [
+            f"({pair.label}) {join_pieces(pair.a)}" + (f"  |  {join_pieces(pair.b)}" if pair.b else "")
+            for pair in pairs
+        ]
         texts.append(RowText(tuple(row_origins), "\n".join(parts)))
     return tuple(texts)

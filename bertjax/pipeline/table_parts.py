@@ -1,4 +1,4 @@
-"""Apply a model to the rows of tables: a folder of Parquet parts with the input's columns and those of the model.
+"""Apply a model to the rows of tables: a folder of Parquet parts with the input's and the model's columns.
 
 A unit is a span of a file: row groups of Parquet, lines of JSON Lines. Any number of processes, on machines that share
 the folder, claim units as in the preparation of text. A unit's part appears atomically, so that every row is in one
@@ -35,42 +35,44 @@ if TYPE_CHECKING:
 
 _UNITS = 256  # of all files together, about
 _SMALLEST, _LARGEST = 1 << 20, 256 << 20  # bytes of text in a unit, about
-_WAIT_SECONDS = 2.0  # between two looks at the units that other processes are working on
-_JOB, _CLAIMS = "_job.json", "_claims"  # readers of Parquet folders skip names that begin like this
+_WAIT_SECONDS = 2.0  # between checks for units of other processes
+_JOB, _CLAIMS = "_job.json", "_claims"  # readers of Parquet folders skip names with a leading underscore
 
-Columns = dict[str, Any]  # name -> a value per row, as `pyarrow.array` takes them
+Columns = dict[str, Any]  # name -> a value per row, for `pyarrow.array`
 Annotate = Callable[[Sequence[tuple[str, ...]]], Columns]  # from the texts of each row to new columns
 
 
 class _Table(NamedTuple):
-    """How the files of a kind are split, and how a span is read with all its columns."""
+    """Splits files of a kind, and reads a span with all its columns."""
 
     split: Callable[[SourceFile, int], list[SourceFile]]
-    read: Callable[[SourceFile, Sequence[str]], pyarrow.Table]  # the second are the columns with texts
+    read: Callable[[SourceFile, Sequence[str]], pyarrow.Table]  # of a file, given its text columns
 
 
 class RowError(ValueError):
     """An error of one of the rows that a model was applied to; `number` is counted from 0."""
 
     def __init__(self, number: int, message: str) -> None:
-        """Take the message without the row's file."""
+        """`message` does not name the row's file."""
         super().__init__(message)
         self.number = number
 
 
 @dataclass(frozen=True, repr=False)
 class Annotated:
-    """What a process did for a finished folder of parts."""
+    """The work of this process on a finished folder of parts."""
 
     folder: Path
     parts: int
-    made: int  # parts by this process
+    written: int  # parts by this process
     rows: int  # in those
     seconds: float
 
     def __repr__(self) -> str:
         rate = self.rows / max(self.seconds, 1e-9)
-        others = f" ({self.parts - self.made:,} of them by other processes or earlier runs)" * (self.made < self.parts)
+        others = f" ({self.parts - self.written:,} of them by other processes or earlier runs)" * (
+            self.written < self.parts
+        )
         return (
             f"{self.parts:,} parts in {self.folder}{others}\n"
             f"{self.rows:,} rows in {duration(self.seconds)}, {rate:,.0f} rows/s"
@@ -78,24 +80,24 @@ class Annotated:
 
 
 def annotate_tables(
-    written: Sequence[str],
+    names: Sequence[str],
     columns: Sequence[str],
     folder: Path,
     job: Mapping[str, Any],
     annotate: Annotate,
     what: str,
 ) -> Annotated:
-    """Write parts for all rows of Parquet and JSON Lines files into `folder`, and return when all are there.
+    """Write parts for all rows of Parquet and JSON Lines files into `folder`, and return when all exist.
 
-    written: files, or sources with globs (`parquet:`, `jsonl:`, `hf:`). columns: those with the texts of a row. job:
-    what the values depend on, as JSON; a folder of another job is refused. A text that is null is empty. In the end
-    all parts have one schema (`_unify`). Raises ValueError for other files, for missing columns, and for a column that
-    the model would replace; for a `RowError` of `annotate` it names the file.
+    names: files, or sources with globs (`parquet:`, `jsonl:`, `hf:`). columns: the text columns. job: everything that
+    the values depend on, as JSON; a folder of another job is refused. A null text counts as empty. Finally all parts
+    have the same schema (`_unify`). Raises ValueError for other files, missing columns, and a column that the model
+    would replace; for a `RowError` of `annotate` it names the file.
     """
     require_package("pyarrow", "'bertjax[parquet]'", f"--output {folder}")
     if is_remote(str(folder)):
         raise ValueError(f"--output {folder}: name a folder of this machine, or one that the machines share")
-    units = _units(written)
+    units = _units(names)
     folder.mkdir(parents=True, exist_ok=True)
     _require_same_job(folder, {**job, "columns": list(columns), "units": [_description(unit) for unit in units]})
     started, count, rows = time.monotonic(), 0, 0
@@ -116,9 +118,9 @@ def annotate_tables(
     return Annotated(folder, len(units), count, rows, time.monotonic() - started)
 
 
-def _units(written: Sequence[str]) -> list[Unit]:
+def _units(names: Sequence[str]) -> list[Unit]:
     """A unit for each file or span of one. Raises ValueError for files that are not tables."""
-    sources = [parse_source(name if ":" in name else f"{likely_kind(name)}:{name}") for name in written]
+    sources = [parse_source(name if ":" in name else f"{likely_kind(name)}:{name}") for name in names]
     files = [file for source in sources for file in source_files(source)]
     if others := [file.path for file in files if file.kind not in _TABLES]:
         raise ValueError(f"{first_names(others)}: only files of {' and '.join(_TABLES)} have rows to add columns to")
@@ -133,7 +135,7 @@ def _description(unit: Unit) -> list[Any]:
 
 
 def _require_same_job(folder: Path, job: dict[str, Any]) -> None:
-    """Record a job in its folder. Raises ValueError if the folder is that of another job, or has other files."""
+    """Record a job in its folder. Raises ValueError if the folder belongs to another job, or has other files."""
     path = folder / _JOB
     if not path.exists():
         if others := [other.name for other in folder.iterdir() if not other.name.startswith((".", "_"))]:
@@ -169,7 +171,7 @@ def _read_ahead(units: Iterable[Unit], columns: Sequence[str]) -> Iterator[tuple
 
 
 def _with_columns(table: pyarrow.Table, columns: Sequence[str], annotate: Annotate, file: SourceFile) -> pyarrow.Table:
-    """The rows with the columns of the model."""
+    """Add the model's columns to the rows."""
     import pyarrow as pa
 
     path = file.path
@@ -200,11 +202,11 @@ def _write(table: pyarrow.Table, path: Path) -> None:
 
 
 def _unify(paths: Sequence[Path]) -> None:
-    """Give all parts the columns of all, with one type each; a column that a part lacks is null there.
+    """Give all parts the same columns and types; a column that a part lacks becomes null there.
 
-    A type is the least that has room for the types of the parts: null takes any other, integers become floating-point
-    numbers beside such, lists and objects are merged. Without such a type, the column is text: texts as they are, other
-    values as JSON. Parts are replaced atomically, so that any number of processes may do this at once.
+    The type of a column is the narrowest that holds all parts' values: null fits any type, integers become floats if
+    mixed with floats, lists and objects are merged. Without such a type, the column becomes text, with other values
+    than text as JSON. Parts are replaced atomically, so that any number of processes may do this at once.
     """
     import pyarrow as pa
     from pyarrow.parquet import read_schema, read_table
@@ -224,7 +226,7 @@ def _unify(paths: Sequence[Path]) -> None:
 
 
 def _common_field(fields: Sequence[pyarrow.Field], parts: int) -> pyarrow.Field:
-    """The field with room for the values of all `fields`; it may be null if fewer than `parts` parts have it."""
+    """The field that holds the values of all `fields`; nullable if fewer than `parts` parts have it."""
     import pyarrow as pa
 
     try:
@@ -249,7 +251,7 @@ def _as_type(column: Any, kind: pyarrow.DataType) -> Any:
 
 
 def _as_texts(values: Iterable[Any]) -> list[str | None]:
-    """Texts as they are, other values as JSON."""
+    """Convert values other than text to JSON."""
     return [
         value if isinstance(value, str | None) else json.dumps(value, ensure_ascii=False, default=str)
         for value in values
@@ -261,7 +263,7 @@ def _read_parquet(file: SourceFile, texts: Sequence[str]) -> pyarrow.Table:
 
 
 def _read_jsonl(file: SourceFile, texts: Sequence[str]) -> pyarrow.Table:
-    """The rows with the fields of all of them; a field of several types is text, as in `_unify`."""
+    """The rows with the union of their fields; a field of several types becomes text, as in `_unify`."""
     import pyarrow as pa
 
     records: list[dict[str, Any]] = []

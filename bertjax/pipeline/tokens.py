@@ -1,4 +1,4 @@
-"""The tokens of texts, by the vocabulary of a model or of a file."""
+"""Tokenize texts with the vocabulary of a model or a file."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Tokens(NamedTuple):
 
 
 def open_tokenizer(source: str, *, cased: bool = False) -> Tokenizer:
-    """The tokenizer of a run, hf:DIR, hf:NAME, or a vocabulary file; `cased`: a vocab.txt keeps case and accents.
+    """The tokenizer of a run, hf:DIR, hf:NAME, or a vocabulary file; `cased` keeps case and accents with a vocab.txt.
 
-    Weights are not read. Raises ValueError if there is none, and for `cased` with a source that has its own rules.
+    Weights are not read. Raises ValueError without a vocabulary, and for `cased` with a source that has its own rules.
     """
     if not Path(source).is_dir():
         rules = TextRules(not cased, not cased)

@@ -20,10 +20,9 @@ from bertjax.tokenization.training import parse_kind
 def with_vocabulary(config: Config) -> Config:
     """Fill an empty `data.vocab` with the vocabulary of `init_from`, and the text rules with those of an artefact.
 
-    A `tokenizer.json` has its own rules, so `data.tokenizer`, `data.lowercase` and the other rules are read off it; so
-    has a token store, in place of sources, whose names are kept only where a mixture needs them. The case and the
-    accents of sequences that are not prose stay.
-    Raises ValueError for a model, a vocabulary or a store that cannot be read.
+    `data.tokenizer`, `data.lowercase` and the other rules follow a `tokenizer.json`, or a token store given instead of
+    sources; the names of its sources stay only if a mixture needs them. Vocabularies for sequences other than prose
+    keep case and accents. Raises ValueError for a model, a vocabulary or a store that cannot be read.
     """
     data = config.data
     if data.store:
@@ -46,13 +45,13 @@ def with_vocabulary(config: Config) -> Config:
 
 def vocabulary_line(data: DataConfig) -> str:
     """A line on a vocabulary that was filled in, or that has its own text rules."""
-    vocab = f"that of {data.store[0]}" if data.store else data.vocab
+    vocab = f"from {data.store[0]}" if data.store else data.vocab
     rules = f"lower case {'on' if data.lowercase else 'off'}, accents {'stripped' if data.strip_accents else 'kept'}"
     return f"vocabulary: {vocab} ({rules})"
 
 
 def _saved_vocabulary(config: Config) -> dict[str, Any] | None:
-    """The vocabulary in a resumed run's checkpoints; a repository's may have changed since."""
+    """The vocabulary recorded in a resumed run's checkpoints; a repository's may have changed since."""
     if not config.run_dir or not saved_steps(config.directory):
         return None
     saved = from_dict(read_metadata(to_path(config.directory))["config"])

@@ -115,7 +115,7 @@ def up_grid(axis: Axis) -> str:
     return "".join(drawn)
 
 
-def shortened(text: str, room: float) -> str:
+def truncate(text: str, room: float) -> str:
     """Truncate a text to `room` units of a drawing, with an ellipsis."""
     if text_width(text) <= room:
         return text

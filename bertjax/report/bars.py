@@ -21,8 +21,8 @@ from bertjax.report.axes import (
     WIDTH,
     axis_titles,
     figure,
-    shortened,
     text_width,
+    truncate,
     up_grid,
     value_axis,
     write,
@@ -31,7 +31,7 @@ from bertjax.report.axes import (
 _LINE_HEIGHT = 23
 _MOST_NAMES = 150  # room for the names of horizontal bars
 _TIP_HEIGHT = 24
-_LEAST_FIELD = 10  # width that a pointer can reach
+_LEAST_FIELD = 10  # minimum width of a field for the pointer
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def horizontal_bars(
         middle = y + _LINE_HEIGHT * len(series) / 2 + 4.5
         drawn.append(
             f'<text x="{names_room - 9:.1f}" y="{middle:.1f}" text-anchor="end">'
-            f"{html.escape(shortened(name, name_width))}</text>"
+            f"{html.escape(truncate(name, name_width))}</text>"
         )
         for bars in series:
             length = room * bars.values[number] / largest
@@ -165,12 +165,12 @@ def count_map(title: str, names: Sequence[str], counts: Sequence[Sequence[int]],
         y, middle = top + row * height, left + (row + 0.5) * cell
         drawn.append(
             f'<text x="{left - 8:.1f}" y="{y + height / 2 + 4.5:.1f}" text-anchor="end">'
-            f"{html.escape(shortened(name, left - 12))}</text>"
+            f"{html.escape(truncate(name, left - 12))}</text>"
         )
         place = f'transform="translate({middle + 4.5:.1f} {top - 6:.1f}) rotate(-90)"'
         if not upright:
             place = f'x="{middle:.1f}" y="{top - 7:.1f}" text-anchor="middle"'
-        drawn.append(f"<text {place}>{html.escape(shortened(name, 90 if upright else cell))}</text>")
+        drawn.append(f"<text {place}>{html.escape(truncate(name, 90 if upright else cell))}</text>")
         for column, count in enumerate(counts[row]):
             x, share = left + column * cell, count / max(sum(counts[row]), 1)
             colour = "blue" if row == column else "orange"
@@ -192,8 +192,8 @@ def _bar(x: float, y: float, width: float, height: float, colour: str) -> str:
 
 
 def _tip(x: float, y: float, width: float, height: float, content: str, at: tuple[float, float]) -> str:
-    """A field that pointer and keyboard reach, and its tooltip above the point `at`; drawn last, to cover the rest."""
-    text = shortened(content, WIDTH - 24)
+    """A field for pointer and keyboard, and its tooltip above the point `at`; drawn last, on top of everything."""
+    text = truncate(content, WIDTH - 24)
     wide = text_width(text) + 16
     middle, above = min(max(at[0], wide / 2 + 1), WIDTH - wide / 2 - 1), max(at[1] - _TIP_HEIGHT - 4, 1.0)
     return (

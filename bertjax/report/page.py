@@ -1,4 +1,4 @@
-"""The frame of every page with the policy that keeps foreign script out, and its tables."""
+"""The frame of HTML pages, with a content security policy against foreign scripts, and their tables."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def escaped(value: object) -> str:
     return html.escape(str(value))
 
 
-# Terms of reports, as a page explains those that it uses.
+# Explanations of terms; a report shows those that it uses.
 _TERMS = {
     "MLM": "masked language modelling: the model fills in hidden tokens",
     "CLM": "causal language modelling: the model predicts the next token",

@@ -1,4 +1,4 @@
-"""How every page looks: its style, and the script by which line charts answer to pointer and keys."""
+"""The style of all pages, and the script that makes line charts interactive."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from bertjax.config import DataConfig
 from bertjax.input.batches import PairBatches
 from bertjax.input.layout import Template
 from bertjax.inspect.corpus_figures import Lengths, count_store, measure_lengths, measure_words
-from bertjax.inspect.row_figures import SAMPLE_ROWS, Piece, RowKind, joined, measure_rows, readable_rows
+from bertjax.inspect.row_figures import SAMPLE_ROWS, Piece, RowKind, join_pieces, measure_rows, readable_rows
 from bertjax.inspect.stretches import stretches
 from bertjax.text.store.format import TokenStore
 from bertjax.tokenization.tokenizer import TextRules
@@ -201,7 +201,7 @@ def test_readable_rows_show_text_and_what_is_hidden(store, packing):
 
 def test_pieces_are_joined_as_they_are_read():
     pieces = (Piece("play"), Piece("##ing"), Piece("[MASK]", "the"), Piece("[MASK]", "##ed"), Piece("ban", "ban"))
-    assert joined(pieces) == "playing [MASK:the][MASK:##ed] [ban:ban]"
+    assert join_pieces(pieces) == "playing [MASK:the][MASK:##ed] [ban:ban]"
 
 
 def test_next_token_rows_have_nothing_masked(store):

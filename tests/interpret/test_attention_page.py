@@ -173,7 +173,7 @@ def test_what_a_model_cannot_predict_is_reported(model, tmp_path):
     view = view_attention(causal, "small", SHORT, sample, 8, no_progress)
     page = render_attention(view)
     assert "“words that predict it” is not measured: a causal model predicts the next token" in page
-    assert "“next word” is not measured: no token may look at" in page
+    assert "“next word” is not measured: no token may attend to" in page
     assert "in a causal model [CLS] attends only to itself" in page
     assert np.isnan(view.patterns.strengths[0]).all() and "Not measured." in page
 

@@ -81,7 +81,7 @@ def test_verb_fits_measures_and_predicts(
     assert main(["evaluate", "run", SEQUENCES[1], "--contacts", str(table), "--output", str(output)]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == "fitted on the first 1 sequences, measured on the other 1"
-    assert printed[1].endswith(f"of all pairs {1 / 15:.1%}")
+    assert printed[1].endswith(f"{1 / 15:.1%} of all pairs touch")
     (record,) = (json.loads(line) for line in output.read_text().splitlines())
     assert record["sequence"] == SEQUENCES[1] and len(record["contacts"]) == 11
     first, second, probability = record["contacts"][0]
@@ -94,7 +94,7 @@ def test_verb_fits_measures_and_predicts(
     [
         ("3:17", "known.csv:2: contacts '3:17': write pairs of places, as in 3-17 5-30"),
         ("3-12", "known.csv:2: contacts '3-12': the sequence has 11 letters"),
-        ("3-3", "a contact is of two of them"),
+        ("3-3", "a contact joins two different ones"),
     ],
 )
 def test_wrong_contacts_are_refused(tmp_path: Path, written: str, reason: str) -> None:

@@ -132,7 +132,7 @@ def test_probes_respect_their_time_share(compiling: float, second: float, most: 
                 assert probes.share <= 0.1 or len(taken) == 1
         assert taken[:2] == [20.0 + 6.0, second] and 3 <= len(taken) <= most
     assert probes.share <= 0.1 and probes.taken == len(taken) and probes.passed_over == 30 - len(taken)
-    assert f"taken at {len(taken)} evaluation(s)" in str(probes) and "went without" in str(probes)
+    assert f"taken at {len(taken)} evaluation(s)" in str(probes) and "skipped at" in str(probes)
 
 
 @pytest.fixture(scope="module")
@@ -232,7 +232,7 @@ def test_bad_probes_are_rejected_before_preparation(
 
 
 def test_too_few_tagged_sentences_are_refused(model: TrainedModel) -> None:
-    with pytest.raises(ValueError, match="t:0: 3 sentences, of which one in 5 is measured; give more"):
+    with pytest.raises(ValueError, match="t:0: 3 sentences; give 5 or more, because every fifth is measured"):
         TagProbe.of(SENTENCES[:3], model.tokenizer, 64)
 
 
