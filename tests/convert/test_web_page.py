@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import tokenizers
 from exported_models import fine_tuned_model, trained_model
-from page_browser import NAMES, Browser, installed
+from page_browser import NAMES, Browser, find_browser
 
 import bertjax
 from bertjax.convert.compare import pair_batch
@@ -202,9 +202,9 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    program = installed()
+    program = find_browser()
     if program is None:
-        pytest.skip(f"needs a browser to open pages with: none of {', '.join(NAMES)} is installed")
+        pytest.skip(f"needs a browser to open pages with: none of {', '.join(NAMES)} is find_browser")
     started = Browser(program, tmp_path_factory.mktemp("browser"))
     yield started
     started.close()

@@ -1,4 +1,4 @@
-"""Equal and nearly equal documents, planted among random ones, against comparing every two."""
+"""Duplicates and near-duplicates planted among random documents, compared with an exhaustive search."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NONE = np.zeros(0, np.int64)
 
 
 def ignore(more):
-    """Nobody waits."""
+    """Ignore progress."""
 
 
 def random_document(draw, low=20, high=300):
@@ -34,43 +34,43 @@ def random_document(draw, low=20, high=300):
 
 
 def in_sentences(draw, tokens):
-    """Cut at random: where sentences end must make no difference."""
+    """Cut a document into random sentences, whose ends must not matter."""
     cuts = sorted(draw.choice(np.arange(1, len(tokens)), min(len(tokens) - 1, 3), replace=False).tolist())
     return [tokens[a:b] for a, b in itertools.pairwise([0, *cuts, len(tokens)])]
 
 
-def split_of(path, documents, seed=0):
+def make_split(path, documents, seed=0):
     draw = np.random.default_rng(seed)
-    made = [in_sentences(draw, tokens) for tokens in documents]
-    return TokenStore.open(write_store(path / "store", {"train": made}, TOKENIZER, documents_per_shard=13)).split(
+    cut = [in_sentences(draw, tokens) for tokens in documents]
+    return TokenStore.open(write_store(path / "store", {"train": cut}, TOKENIZER, documents_per_shard=13)).split(
         "train"
     )
 
 
-def test_equal_documents_are_found_and_no_others(tmp_path):
+def test_only_equal_documents_are_duplicates(tmp_path):
     draw = np.random.default_rng(1)
     documents = [random_document(draw) for _ in range(50)]
     documents += [documents[3]] * 4 + [documents[7]] + [documents[9][:-1], documents[9][::-1], [5], [5], [5, 5]]
     draw.shuffle(documents := [list(d) for d in documents])
-    found = find_duplicates(split_of(tmp_path, documents), ignore, examples=2)
+    result = find_duplicates(make_split(tmp_path, documents), ignore, examples=2)
     copies = [n for n, document in enumerate(documents) if document in documents[:n]]
-    assert found.copies.tolist() == copies
-    assert (found.documents, found.share, found.groups) == (len(documents), 1.0, 3)
-    assert found.copied_tokens == sum(len(documents[n]) for n in copies)
+    assert result.copies.tolist() == copies
+    assert (result.documents, result.share, result.groups) == (len(documents), 1.0, 3)
+    assert result.copied_tokens == sum(len(documents[n]) for n in copies)
     sizes = sorted((documents.count(d) for d in documents), reverse=True)
-    assert [size for _, size in found.largest] == [sizes[0], 2] == [5, 2]
+    assert [size for _, size in result.largest] == [sizes[0], 2] == [5, 2]
     assert all(
-        documents.index(documents[n]) == n and documents.count(documents[n]) == size for n, size in found.largest
+        documents.index(documents[n]) == n and documents.count(documents[n]) == size for n, size in result.largest
     )
 
 
 def test_sample_has_all_copies_or_none(tmp_path):
     draw = np.random.default_rng(2)
     documents = [random_document(draw, 5, 20) for _ in range(300)] * 3
-    found = find_duplicates(split_of(tmp_path, documents), ignore, examples=3, most_documents=300)
-    assert found.share == pytest.approx(1 / 3)
-    assert 60 < found.groups < 140
-    assert found.documents == 3 * found.groups and len(found.copies) == 2 * found.groups
+    result = find_duplicates(make_split(tmp_path, documents), ignore, examples=3, most_documents=300)
+    assert result.share == pytest.approx(1 / 3)
+    assert 60 < result.groups < 140
+    assert result.documents == 3 * result.groups and len(result.copies) == 2 * result.groups
 
 
 def shingles(tokens):
@@ -81,8 +81,8 @@ def jaccard(first, second):
     return len(shingles(first) & shingles(second)) / len(shingles(first) | shingles(second))
 
 
-def changed(draw, tokens, changes):
-    """A copy with some tokens replaced, whose similarity falls with their number."""
+def change_tokens(draw, tokens, changes):
+    """Copy a document with some tokens replaced."""
     copy = list(tokens)
     for place in draw.choice(len(tokens), changes, replace=False).tolist():
         copy[place] = int(draw.integers(5, 405))
@@ -92,12 +92,12 @@ def changed(draw, tokens, changes):
 def planted(seed):
     draw = np.random.default_rng(seed)
     documents = [random_document(draw, 100, 300) for _ in range(40)]
-    return documents + [changed(draw, documents[n], changes) for n in range(30) for changes in (1, n // 2)]
+    return documents + [change_tokens(draw, documents[n], changes) for n in range(30) for changes in (1, n // 2)]
 
 
-def test_estimates_are_the_similarities_of_the_sets(tmp_path):
+def test_estimates_match_jaccard_similarities(tmp_path):
     documents = planted(3)
-    minima = signatures(split_of(tmp_path, documents), np.arange(len(documents)), TOKENIZER.vocab_size, ignore)
+    minima = signatures(make_split(tmp_path, documents), np.arange(len(documents)), TOKENIZER.vocab_size, ignore)
     assert minima.shape == (len(documents), HASHES) and minima.dtype == np.uint32
     errors, true = [], []
     for a, b in itertools.combinations(range(len(documents)), 2):
@@ -114,29 +114,29 @@ def test_estimates_are_the_similarities_of_the_sets(tmp_path):
 
 def test_only_similar_documents_are_found(tmp_path):
     documents = planted(4)
-    found = find_near_duplicates(split_of(tmp_path, documents), TOKENIZER.vocab_size, NONE, ignore, examples=100)
+    result = find_near_duplicates(make_split(tmp_path, documents), TOKENIZER.vocab_size, NONE, ignore, examples=100)
     minima = signatures(
-        split_of(tmp_path / "again", documents), np.arange(len(documents)), TOKENIZER.vocab_size, ignore
+        make_split(tmp_path / "again", documents), np.arange(len(documents)), TOKENIZER.vocab_size, ignore
     )
     pairs, similarity = similar_pairs(minima)
     pairs = [tuple(pair) for pair in pairs.tolist()]
     every = list(itertools.combinations(range(len(documents)), 2))
-    # Within three standard errors of the threshold the estimate decides, beyond them the truth.
+    # Pairs further than three standard errors from the threshold must be classified correctly.
     assert {pair for pair in every if jaccard(*(documents[n] for n in pair)) > 0.9} <= set(pairs)
     assert all(jaccard(*(documents[n] for n in pair)) > 0.69 for pair in pairs)
     assert set(pairs) == {(a, b) for a, b in every if (minima[a] == minima[b]).mean() >= 0.8}
     assert (similarity >= 0.8).all()
-    assert found.pairs == len(pairs) > 20 and found.documents == len(documents)
+    assert result.pairs == len(pairs) > 20 and result.documents == len(documents)
     groups = linked(len(documents), pairs)
-    assert found.groups == len(groups)
-    assert found.copies == sum(len(group) - 1 for group in groups)
-    assert found.copied_tokens == sum(len(documents[n]) for group in groups for n in sorted(group)[1:])
-    assert sorted(e.group for e in found.examples) == sorted(map(len, groups))
-    assert all(any({e.first, e.second} <= group for group in groups) for e in found.examples)
+    assert result.groups == len(groups)
+    assert result.copies == sum(len(group) - 1 for group in groups)
+    assert result.copied_tokens == sum(len(documents[n]) for group in groups for n in sorted(group)[1:])
+    assert sorted(e.group for e in result.examples) == sorted(map(len, groups))
+    assert all(any({e.first, e.second} <= group for group in groups) for e in result.examples)
 
 
 def linked(number, pairs):
-    """Sets of two or more things that pairs link, by a plain search."""
+    """The connected components of two or more items, by a plain search."""
     groups = [{n} for n in range(number)]
     for a, b in pairs:
         one, other = (next(g for g in groups if n in g) for n in (a, b))
@@ -149,13 +149,13 @@ def linked(number, pairs):
 def test_exact_copies_and_short_documents_are_left_out(tmp_path):
     draw = np.random.default_rng(5)
     first = random_document(draw, 200, 300)
-    documents = [first, first, changed(draw, first, 2), [7, 8, 9], [7, 8, 9], random_document(draw)]
-    split = split_of(tmp_path, documents)
+    documents = [first, first, change_tokens(draw, first, 2), [7, 8, 9], [7, 8, 9], random_document(draw)]
+    split = make_split(tmp_path, documents)
     copies = find_duplicates(split, ignore, 0).copies
     assert copies.tolist() == [1, 4]
-    found = find_near_duplicates(split, TOKENIZER.vocab_size, copies, ignore, examples=5)
-    assert (found.documents, found.pairs, found.groups, found.copies) == (3, 1, 1, 1)
-    assert [(e.first, e.second, e.group) for e in found.examples] == [(0, 2, 2)]
+    result = find_near_duplicates(split, TOKENIZER.vocab_size, copies, ignore, examples=5)
+    assert (result.documents, result.pairs, result.groups, result.copies) == (3, 1, 1, 1)
+    assert [(e.first, e.second, e.group) for e in result.examples] == [(0, 2, 2)]
 
 
 def test_large_bucket_is_compared_in_parts(monkeypatch):
@@ -165,14 +165,14 @@ def test_large_bucket_is_compared_in_parts(monkeypatch):
     minima = np.tile(np.arange(HASHES, dtype=np.uint32), (1000, 1))
     pairs, _ = similar_pairs(minima)
     assert len(np.unique(pairs)) == 1000
-    # Once in the first band, where later ones have nothing new, and once for the result.
+    # Once in the first band, because later bands add nothing, and once for the result.
     assert sum(compared) == 2 * len(pairs) and 15_000 < len(pairs) < 1000 * near_duplicates.NEIGHBOURS
 
 
 def test_documents_without_pairs_and_no_documents(tmp_path):
-    split = split_of(tmp_path, [[5, 6], [7, 8, 9]])
-    found = find_near_duplicates(split, TOKENIZER.vocab_size, NONE, ignore, examples=5)
-    assert (found.documents, found.pairs, found.groups, found.examples) == (0, 0, 0, ())
+    split = make_split(tmp_path, [[5, 6], [7, 8, 9]])
+    result = find_near_duplicates(split, TOKENIZER.vocab_size, NONE, ignore, examples=5)
+    assert (result.documents, result.pairs, result.groups, result.examples) == (0, 0, 0, ())
     empty = TokenStore.open(tmp_path / "store").split("held_out")
     assert find_duplicates(empty, ignore, 3).groups == 0
     assert find_near_duplicates(empty, TOKENIZER.vocab_size, NONE, ignore, 3).documents == 0
@@ -180,7 +180,7 @@ def test_documents_without_pairs_and_no_documents(tmp_path):
 
 @pytest.mark.parametrize(("limit", "most"), [("MOST_DOCUMENTS", 40), ("MOST_TOKENS", 8000)])
 def test_share_of_a_large_split_is_reported(tmp_path, monkeypatch, limit, most):
-    split = split_of(tmp_path, planted(6))
+    split = make_split(tmp_path, planted(6))
     monkeypatch.setattr(near_duplicates, limit, most)
     near = find_near_duplicates(split, TOKENIZER.vocab_size, NONE, ignore, 3)
     share = most / (100 if limit == "MOST_DOCUMENTS" else split.num_tokens)

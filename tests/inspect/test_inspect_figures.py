@@ -1,4 +1,4 @@
-"""Counts, lengths, words and rows of a store, against plain loops over the documents that it was made of."""
+"""Counts, lengths, words and rows of a store, compared with plain loops over its documents."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DATA = DataConfig(sequence_length=48, max_predictions=8)
 
 
 def random_documents(number, seed):
-    """Sentences begin with a whole word, as real ones do; some tokens are far more frequent than others."""
+    """Documents whose sentences begin with a whole word, with Zipf-distributed tokens."""
     draw = np.random.default_rng(seed)
     usual = [n for n in range(TOKENIZER.vocab_size - 20) if n not in (0, 2, 3, 4) and TOKENIZER.tokens[n] != "unused"]
     starts = [n for n in usual if not TOKENIZER.is_continuation[n]]
@@ -71,11 +71,11 @@ def brute_amount(documents):
 def test_amounts_are_counted_by_split_and_source(store):
     read = []
     amounts, _ = count_store(store, TOKENIZER, read.append)
-    found = {
+    result = {
         (a.split, a.source): (a.documents, a.sentences, a.tokens, a.spelled_bytes, a.unknown) for a in amounts
     }  # fmt: skip
     first, second = "text: a.txt and 1 more", "jsonl: c.jsonl"
-    assert found == {
+    assert result == {
         ("train", ""): brute_amount(TRAIN),
         ("train", first): brute_amount(TRAIN[:30]),
         ("train", second): brute_amount(TRAIN[30:]),
@@ -94,8 +94,8 @@ def test_store_without_sources_has_split_amounts(tmp_path):
     assert [one.mean for one in measure_lengths(store.split("held_out"))] == [0, 0, 0]
 
 
-def test_a_sentence_begins_a_word(tmp_path):
-    """Of byte-level BPE without `prefix_space` the first piece of a text has no mark of a word."""
+def test_sentence_begins_a_word(tmp_path):
+    """In byte-level BPE without `prefix_space`, the first piece of a text is not marked as a word."""
     the, ing = (TOKENIZER.tokens.index(token) for token in ("the", "##ing"))
     documents = [[[ing, the, ing], [ing, ing]], [[ing]]]
     store = TokenStore.open(write_store(tmp_path / "store", {"train": documents}, TOKENIZER, provenance={}))
@@ -104,14 +104,14 @@ def test_a_sentence_begins_a_word(tmp_path):
 
 
 @pytest.mark.parametrize("at_once", [1, 7, 1 << 22])
-def test_lengths_are_those_of_the_documents(store, monkeypatch, at_once):
+def test_lengths_match_the_documents(store, monkeypatch, at_once):
     monkeypatch.setattr("bertjax.inspect.corpus_figures.OFFSETS_AT_ONCE", at_once)
-    wanted = [
+    expected = [
         [len(s) for d in TRAIN for s in d],
         [len(d) for d in TRAIN],
         [sum(map(len, d)) for d in TRAIN],
     ]  # fmt: skip
-    for lengths, values in zip(measure_lengths(store.split("train")), wanted, strict=True):
+    for lengths, values in zip(measure_lengths(store.split("train")), expected, strict=True):
         assert lengths.counts.tolist() == [values.count(n) for n in range(max(values) + 1)]
         assert lengths.mean == pytest.approx(np.mean(values))
         for share in (0.5, 0.9, 0.99, 1.0):
@@ -129,7 +129,7 @@ def test_bins_hold_every_length_once(per_octave, longest):
         assert edges.tolist() == [2**n for n in range(len(edges))]
 
 
-def test_words_are_counted_as_a_plain_loop_counts_them(store):
+def test_words_match_a_plain_loop(store):
     _, counts = count_store(store, TOKENIZER, lambda more: None)
     words = measure_words(counts["train"], TOKENIZER, None, 4)
     continues = [TOKENIZER.tokens[t].startswith("##") for t in flat(TRAIN)]
@@ -150,7 +150,7 @@ def test_words_are_counted_as_a_plain_loop_counts_them(store):
 
 
 @pytest.mark.parametrize("tokens", [1, 50, 1 << 20])
-def test_stretches_are_the_chosen_documents_in_order(store, tokens):
+def test_stretches_yield_chosen_documents_in_order(store, tokens):
     chosen = np.array([0, 3, 4, 29, 30, 31, 59])
     read = list(stretches(store.split("train"), chosen, tokens))
     assert np.concatenate([s.documents for s in read]).tolist() == chosen.tolist()
@@ -179,7 +179,7 @@ def test_row_figures_match_a_plain_loop(store):
 
 
 @pytest.mark.parametrize("packing", ["none", "pairs"])
-def test_readable_rows_show_text_and_what_is_hidden(store, packing):
+def test_readable_rows_show_text_and_masked_tokens(store, packing):
     data = replace(DATA, packing=packing)
     batches = PairBatches(store.split("train"), TOKENIZER, data, 3)
     batch = batches.rows(np.arange(4))
@@ -199,7 +199,7 @@ def test_readable_rows_show_text_and_what_is_hidden(store, packing):
             assert any(text in whole for whole in texts)
 
 
-def test_pieces_are_joined_as_they_are_read():
+def test_join_pieces_omits_spaces_in_words():
     pieces = (Piece("play"), Piece("##ing"), Piece("[MASK]", "the"), Piece("[MASK]", "##ed"), Piece("ban", "ban"))
     assert join_pieces(pieces) == "playing [MASK:the][MASK:##ed] [ban:ban]"
 
@@ -223,8 +223,8 @@ def test_sentence_order_pairs_match_the_run(store, packing):
     cells = [TOKENIZER.tokens[n] for row in batch["input_ids"] for n in row]
     assert shown == [token for token in cells if token not in ("[CLS]", "[SEP]", "[PAD]")]
     whole = PairBatches(split, TOKENIZER, replace(DATA, packing="none"), 3, objectives=objectives)
-    found = measure_rows(split, TOKENIZER, kind).single
-    assert found.label_0 == pytest.approx((whole.rows(np.arange(found.per_epoch))["pair_labels"] == 0).mean())
+    result = measure_rows(split, TOKENIZER, kind).single
+    assert result.label_0 == pytest.approx((whole.rows(np.arange(result.per_epoch))["pair_labels"] == 0).mean())
 
 
 @pytest.mark.parametrize("rows", ["pairs", "doc_sentences", "full_sentences", "documents"])
@@ -234,8 +234,8 @@ def test_rows_of_another_template_without_pairs(store, rows):
     kind = RowKind("", data, 3, ("mlm",), template)
     batch = kind.batches(store.split("train"), TOKENIZER).rows(np.arange(6))
     pairs = readable_rows(store.split("train"), TOKENIZER, kind, 6)
-    found = measure_rows(store.split("train"), TOKENIZER, kind).single
-    assert found.label_0 is None and found.masked
+    result = measure_rows(store.split("train"), TOKENIZER, kind).single
+    assert result.label_0 is None and result.masked
     used = batch["mlm_weights"] > 0
     original = batch["input_ids"].copy()
     original[np.nonzero(used)[0], batch["mlm_positions"][used]] = batch["mlm_labels"][used]

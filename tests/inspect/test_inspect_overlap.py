@@ -1,4 +1,4 @@
-"""Evaluation texts in the training text: planted ones, against sets of tuples; files of every kind; bad files."""
+"""Overlap of planted evaluation texts, compared with sets of tuples; files of every kind; bad files."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ GPT3, PALM = MEASURES
 
 
 def ignore(more):
-    """Nobody waits."""
+    """Ignore progress."""
 
 
-def joined(lists):
+def concatenate(lists):
     return [one for part in lists for one in part]
 
 
@@ -40,13 +40,13 @@ def test_ngrams_do_not_cross_texts(n):
     draw = np.random.default_rng(0)
     texts = [draw.integers(0, 3, length).tolist() for length in (0, 4, 5, 1, 0, 60, 13, 12, 2)]
     lengths = np.array([len(text) for text in texts])
-    hashes, counts = NGrams(n, 3)(np.array(joined(texts)), lengths)
-    wanted = [tuples(text, n) for text in texts]
-    assert counts.tolist() == [len(runs) for runs in wanted]
+    hashes, counts = NGrams(n, 3)(np.array(concatenate(texts)), lengths)
+    expected = [tuples(text, n) for text in texts]
+    assert counts.tolist() == [len(runs) for runs in expected]
     by_hash = defaultdict(set)
-    for value, run in zip(hashes.tolist(), joined(wanted), strict=True):
+    for value, run in zip(hashes.tolist(), concatenate(expected), strict=True):
         by_hash[value].add(run)
-    assert len(by_hash) == len(set(joined(wanted))), "one hash for each run"
+    assert len(by_hash) == len(set(concatenate(expected))), "one hash for each run"
     assert all(len(runs) == 1 for runs in by_hash.values())
 
 
@@ -72,7 +72,7 @@ def random_text(draw, low, high):
 
 
 def planted():
-    """Training documents and texts of segments, many of which take a stretch of a training document."""
+    """Training documents and texts; many texts contain a part of a training document."""
     draw = np.random.default_rng(7)
     training = [random_text(draw, 1, 120) for _ in range(80)]
     texts = []
@@ -89,7 +89,7 @@ def planted():
 def as_texts(texts):
     segments = [segment for text in texts for segment in text]
     return EvaluationTexts(
-        "planted", 1.0, len(texts), np.array(joined(segments), np.uint32), np.array([len(s) for s in segments]),
+        "planted", 1.0, len(texts), np.array(concatenate(segments), np.uint32), np.array([len(s) for s in segments]),
         np.repeat(np.arange(len(texts)), [len(text) for text in texts]),
     )  # fmt: skip
 
@@ -102,19 +102,19 @@ def test_overlap_matches_exhaustive_comparison(tmp_path, documents_per_shard):
     store = TokenStore.open(write_store(tmp_path / "store", splits, TOKENIZER, documents_per_shard=documents_per_shard))
     both = [held_out_texts(store.split("held_out"), "held out"), as_texts(texts)]
     overlaps = find_overlaps(store.split("train"), both, TOKENIZER.vocab_size, ignore, 3)
-    for overlap, wanted in zip(overlaps, ([[d] for d in held_out], texts), strict=True):
-        for found in overlap.by_measure:
-            n = found.measure.n
+    for overlap, expected in zip(overlaps, ([[d] for d in held_out], texts), strict=True):
+        for result in overlap.by_measure:
+            n = result.measure.n
             known = {run for document in training for run in tuples(document, n)}
-            seen = [[run in known for segment in text for run in tuples(segment, n)] for text in wanted]
+            seen = [[run in known for segment in text for run in tuples(segment, n)] for text in expected]
             shares = [np.mean(one) if one else 0.0 for one in seen]
-            flagged = [share > 0 if found.measure is GPT3 else share >= 0.7 for share in shares]
-            assert found.texts == sum(map(bool, seen))
-            assert (found.runs, found.seen) == (sum(map(len, seen)), sum(map(sum, seen)))
-            assert found.flagged == sum(flagged)
+            flagged = [share > 0 if result.measure is GPT3 else share >= 0.7 for share in shares]
+            assert result.texts == sum(map(bool, seen))
+            assert (result.runs, result.seen) == (sum(map(len, seen)), sum(map(sum, seen)))
+            assert result.flagged == sum(flagged)
             best = sorted((share for share, flag in zip(shares, flagged, strict=True) if flag), reverse=True)
-            assert [share for _, share in found.worst] == pytest.approx(best[:3])
-            assert all(share == pytest.approx(shares[text]) for text, share in found.worst)
+            assert [share for _, share in result.worst] == pytest.approx(best[:3])
+            assert all(share == pytest.approx(shares[text]) for text, share in result.worst)
     by_name = [overlap.by_measure for overlap in overlaps]
     assert by_name[0][0].flagged == 1 and by_name[0][0].texts == 2
     assert 10 < by_name[1][0].flagged < 50 and 2 < by_name[1][1].flagged < by_name[1][0].flagged
@@ -131,13 +131,13 @@ def test_palm_measure_needs_seven_tenths(tmp_path):
     assert (overlap.by_measure[1].seen, overlap.by_measure[1].runs) == (27, 40)
 
 
-def segments_of(texts):
+def decode_segments(texts):
     ends = np.cumsum(texts.segment_lengths)
     parts = [texts.ids[b - n : b].tolist() for b, n in zip(ends, texts.segment_lengths, strict=True)]
-    found = [[] for _ in range(texts.texts)]
+    result = [[] for _ in range(texts.texts)]
     for text, part in zip(texts.text_numbers.tolist(), parts, strict=True):
-        found[text].append(" ".join(TOKENIZER.tokens[n] for n in part))
-    return found
+        result[text].append(" ".join(TOKENIZER.tokens[n] for n in part))
+    return result
 
 
 FILES = {
@@ -153,16 +153,16 @@ FILES = {
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("compressed", [False, True])
 def test_line_of_a_file_is_a_text(tmp_path, name, compressed):
-    content, wanted = FILES[name]
+    content, expected = FILES[name]
     path = tmp_path / (f"{name}.gz" if compressed else name)
     path.write_bytes(gzip.compress(content.encode()) if compressed else content.encode())
     texts = file_texts(str(path), TOKENIZER)
-    assert segments_of(texts) == wanted
-    assert (texts.name, texts.share, texts.texts) == (str(path), 1.0, len(wanted))
+    assert decode_segments(texts) == expected
+    assert (texts.name, texts.share, texts.texts) == (str(path), 1.0, len(expected))
 
 
 def test_text_of_a_file_is_found_inside_a_document(tmp_path):
-    """Also where a text begins without the space that it has behind another sentence."""
+    """Including texts without the space that follows another sentence."""
     sentences = [f"The {'cat dog river '[n:]}sat on a mat." for n in range(12)]
     rules = TextRules(False, False, prefix_space=False)
     tokenizer = train_tokenizer("byte_bpe", count_for("byte_bpe", sentences * 9, rules), 300, rules)
@@ -172,7 +172,7 @@ def test_text_of_a_file_is_found_inside_a_document(tmp_path):
     (tmp_path / "a.txt").write_text("\n".join([" ".join(sentences[2:5]), *sentences[1:]]))
     texts = file_texts(str(tmp_path / "a.txt"), tokenizer)
     (overlap,) = find_overlaps(store.split("train"), [texts], tokenizer.vocab_size, ignore, 3)
-    assert all(found.seen == found.runs > 10 and found.flagged == found.texts for found in overlap.by_measure)
+    assert all(result.seen == result.runs > 10 and result.flagged == result.texts for result in overlap.by_measure)
 
 
 def test_sample_of_a_large_file_ignores_batching(tmp_path, monkeypatch):
@@ -181,10 +181,10 @@ def test_sample_of_a_large_file_ignores_batching(tmp_path, monkeypatch):
     path.write_text("\n".join(lines))
     texts = file_texts(str(path), TOKENIZER, most_tokens=6000)
     assert texts.share == 0.25 and 400 < texts.texts < 600 and len(texts.ids) == 10 * texts.texts
-    kept = [one for (one,) in segments_of(texts)]
-    assert kept == [line for line in lines if line in set(kept)]
+    sampled = [one for (one,) in decode_segments(texts)]
+    assert sampled == [line for line in lines if line in set(sampled)]
     monkeypatch.setattr("bertjax.inspect.evaluation_texts._LINES_AT_ONCE", 17)
-    assert segments_of(file_texts(str(path), TOKENIZER, most_tokens=6000)) == [[one] for one in kept]
+    assert decode_segments(file_texts(str(path), TOKENIZER, most_tokens=6000)) == [[one] for one in sampled]
 
 
 def test_too_many_held_out_documents_are_sampled(tmp_path):
@@ -195,7 +195,7 @@ def test_too_many_held_out_documents_are_sampled(tmp_path):
     texts = held_out_texts(view, "held out", most_tokens=view.num_tokens // 4)
     assert texts.share == pytest.approx(0.25, abs=0.01) and 25 < texts.texts < 75
     assert all(
-        text in [" ".join(TOKENIZER.tokens[n] for n in d[0]) for d in documents] for (text,) in segments_of(texts)
+        text in [" ".join(TOKENIZER.tokens[n] for n in d[0]) for d in documents] for (text,) in decode_segments(texts)
     )
 
 

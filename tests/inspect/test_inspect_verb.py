@@ -1,4 +1,4 @@
-"""`bertjax inspect` as a user meets it: on a store, on a recipe, as a page, and with what cannot be inspected."""
+"""`bertjax inspect` on a store and on a recipe, as text and as a page, and with invalid arguments."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def words(ids):
 
 
 class Page(HTMLParser):
-    """Checks that tags are closed in order, and remembers them, their attributes and the text."""
+    """Checks that tags are closed in order, and collects tags, attributes and text."""
 
     def __init__(self, text):
         super().__init__()
@@ -84,35 +84,35 @@ def test_store_is_reported_in_text_and_as_a_page(store, tmp_path, capsys):
     page = tmp_path / "page.html"
     arguments = ["inspect", str(store), "--length", "32", "64", "--against", str(against), "--html", str(page)]
     assert main(arguments) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for part in ("Contents", "Lengths", "Words and the vocabulary", "Rows", "Duplicates", "[MASK:", "IsNext"):
-        assert part in said
-    assert re.search(r"exact +43 +1 +2 ", said)
-    assert re.search(r"near +41 +1 +1 ", said)
-    assert re.search(r"held-out documents \(5\) +GPT-3, 13 tokens +5 +1 +20\.0%", said)
-    assert re.search(r"test set\.txt \(1\) ", said)
-    assert max(map(len, said.splitlines())) <= 200
-    assert said.splitlines()[-1].startswith(f"page: {page}; next: ")
-    made = page.read_text(encoding="utf-8")
-    parsed = Page(made)
+        assert part in output
+    assert re.search(r"exact +43 +1 +2 ", output)
+    assert re.search(r"near +41 +1 +1 ", output)
+    assert re.search(r"held-out documents \(5\) +GPT-3, 13 tokens +5 +1 +20\.0%", output)
+    assert re.search(r"test set\.txt \(1\) ", output)
+    assert max(map(len, output.splitlines())) <= 200
+    assert output.splitlines()[-1].startswith(f"page: {page}; next: ")
+    html = page.read_text(encoding="utf-8")
+    parsed = Page(html)
     assert parsed.open == []
     assert [tag for tag, _ in parsed.seen].count("svg") == 7
     assert not [tag for tag, _ in parsed.seen if tag in ("script", "link", "img", "iframe", "b>")]
-    assert "default-src 'none'" in made and "http" not in re.sub(r"http-equiv", "", made)
+    assert "default-src 'none'" in html and "http" not in re.sub(r"http-equiv", "", html)
     text = " ".join(parsed.texts)
     assert "<b>" in text and "&amp" in text, "tokens that look like markup are text"
-    for word in said.split("Rows\n----")[0].split():
+    for word in output.split("Rows\n----")[0].split():
         assert word in text or not re.fullmatch(r"[\d,]{5,}", word), word
     assert main(arguments) == 0
-    assert page.read_text(encoding="utf-8") == made, "the same every time"
+    assert page.read_text(encoding="utf-8") == html, "the same every time"
 
 
 def test_store_has_the_usual_lengths_by_default(store, capsys):
     assert main(["inspect", str(store)]) == 0
-    said = capsys.readouterr().out
-    rows = re.findall(r"^  (\d+) +none ", said, re.M)
+    output = capsys.readouterr().out
+    rows = re.findall(r"^  (\d+) +none ", output, re.M)
     assert rows == ["128", "512"]
-    assert "--html inspect.html" in said.splitlines()[-1]
+    assert "--html inspect.html" in output.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -131,19 +131,19 @@ def test_recipe_is_prepared_and_shows_its_stages(tmp_path, capsys, stages, optio
     (tmp_path / "corpus.txt").write_text("\n\n".join(texts))
     overrides = ["--data.root", str(tmp_path / "data"), "--data.sources", f"lines:{tmp_path}/corpus.txt"]
     assert main(["inspect", str(recipe), *options, *overrides]) == 0
-    said = capsys.readouterr().out
-    assert re.findall(r"^  (\d+(?: \(stage \d\))?) +none ", said, re.M) == lengths
-    assert "lines: corpus.txt" in said
-    assert said.splitlines()[-1].endswith(f"next: {shlex.join(['bertjax', 'pretrain', str(recipe), *overrides])}")
+    output = capsys.readouterr().out
+    assert re.findall(r"^  (\d+(?: \(stage \d\))?) +none ", output, re.M) == lengths
+    assert "lines: corpus.txt" in output
+    assert output.splitlines()[-1].endswith(f"next: {shlex.join(['bertjax', 'pretrain', str(recipe), *overrides])}")
 
 
 def test_rows_of_running_text(tmp_path, capsys):
     texts = [" ".join(TOKENIZER.tokens[n] for s in d for n in s if n > 8) + "." for d in documents(40, 5)]
     (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     (tmp_path / "recipe.py").write_text(RECIPE.replace("STAGES", "()"))
-    asked = ["inspect", str(tmp_path / "recipe.py"), "--html", str(tmp_path / "page.html")]
-    asked += ["--data.sources", f"jsonl:{tmp_path}/text.jsonl", "--data.root", str(tmp_path / "data")]
-    assert main([*asked, "--data.rows", "doc_sentences", "--training.objectives", "mlm"]) == 0
+    command = ["inspect", str(tmp_path / "recipe.py"), "--html", str(tmp_path / "page.html")]
+    command += ["--data.sources", f"jsonl:{tmp_path}/text.jsonl", "--data.root", str(tmp_path / "data")]
+    assert main([*command, "--data.rows", "doc_sentences", "--training.objectives", "mlm"]) == 0
     shown = capsys.readouterr().out
     (line,) = [line for line in shown.splitlines() if "doc_sentences  " in line]
     assert line.split()[-2:] == ["-", "-"] and "row 0, running text" in shown and "    B  " not in shown
@@ -166,9 +166,9 @@ def test_bad_arguments_are_named_in_one_line(store, tmp_path, capsys, arguments,
     places = {"STORE": str(store), "EMPTY": str(tmp_path)}
     arguments = [re.sub("STORE|EMPTY", lambda found: places[found[0]], one) for one in arguments]
     assert main(["inspect", *arguments]) == 1
-    said = capsys.readouterr().err
-    assert said.startswith("bertjax inspect: ") and message in said
-    assert said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert output.startswith("bertjax inspect: ") and message in output
+    assert output.count("\n") == 1
 
 
 def test_damaged_store_is_named(tmp_path, capsys):
@@ -198,7 +198,7 @@ def test_real_text_overlaps_only_itself(real_data, tmp_path, capsys):
     source = tmp_path / "articles"
     source.write_text("</doc>".join([*articles, *articles[:7]]) + "</doc>\n", encoding="utf-8")
     vocab = str(real_data / "vocab" / "bert-base-uncased" / "vocab.txt")
-    made = prepare(
+    prepared = prepare(
         DataConfig(sources=(f"wikiextractor:{source}",), root=str(tmp_path), vocab=vocab, held_out=0.2, workers=1)
     )
     lines = [
@@ -207,12 +207,12 @@ def test_real_text_overlaps_only_itself(real_data, tmp_path, capsys):
     own, other = tmp_path / "own.txt", tmp_path / "other.tsv"
     own.write_text("\n".join(lines), encoding="utf-8")
     other.write_text("1\tThe committee will publish the minutes of its meeting on the web site of the city by noon.\n")
-    assert main(["inspect", str(made), "--against", str(own), str(other)]) == 0
-    said = capsys.readouterr().out
-    assert re.search(r"other\.tsv \(1\) +GPT-3, 13 tokens +1 +0 +0\.0% +0\.00%", said)
-    (texts, flagged) = re.findall(r"own\.txt \(\d+\) +GPT-3, 13 tokens +([\d,]+) +([\d,]+)", said)[0]
+    assert main(["inspect", str(prepared), "--against", str(own), str(other)]) == 0
+    output = capsys.readouterr().out
+    assert re.search(r"other\.tsv \(1\) +GPT-3, 13 tokens +1 +0 +0\.0% +0\.00%", output)
+    (texts, flagged) = re.findall(r"own\.txt \(\d+\) +GPT-3, 13 tokens +([\d,]+) +([\d,]+)", output)[0]
     texts, flagged = (int(number.replace(",", "")) for number in (texts, flagged))
     # Four in five articles are trained on, and paragraphs differ in number from one to the next.
     assert texts == len(lines) > 200 and 0.6 < flagged / texts < 0.95
-    (copies,) = re.findall(r"exact +[\d,]+ +\d+ +(\d+)", said)
+    (copies,) = re.findall(r"exact +[\d,]+ +\d+ +(\d+)", output)
     assert 0 < int(copies) <= 10

@@ -1,4 +1,4 @@
-"""Substitutions in proteins made by rules: at conserved sites, which harm, and at free ones, which do not."""
+"""Planted substitutions in generated proteins: harmful ones at conserved sites, neutral ones at free sites."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from bertjax.text.sources.generated_proteins import LETTERS, families, member
 
 
 def planted(count: int, first: int = 10_000_000) -> tuple[list[Variant], list[Variant]]:
-    """(harmful, neutral) substitutions of `count` members that no source of usual size reads."""
+    """(harmful, neutral) substitutions of `count` members outside the range that usual sources read."""
     sites, draw = families(), Random(1)
-    found: dict[str, list[Variant]] = {"conserved": [], "free": []}
+    variants: dict[str, list[Variant]] = {"conserved": [], "free": []}
     for number in range(first, first + count):
         protein = member(number, sites)
         for place, old in enumerate(protein.letters, 1):
             site = sites[protein.family][protein.first + place - 1]
-            if site.kind in found and (site.kind == "free" or old == site.letters):
+            if site.kind in variants and (site.kind == "free" or old == site.letters):
                 new = draw.choice([letter for letter in LETTERS if letter != old])
-                found[site.kind].append(Variant(protein.letters, (Substitution(old, place, new),)))
-    return found["conserved"], found["free"]
+                variants[site.kind].append(Variant(protein.letters, (Substitution(old, place, new),)))
+    return variants["conserved"], variants["free"]
 
 
 def area_under_curve(worse: list[float], better: list[float]) -> float:

@@ -1,4 +1,4 @@
-"""Small random models, and text of their words, for looking inside."""
+"""Small random models, and texts of their words."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ WORDS = _WORDS.split()
 
 
 def wordpiece() -> WordPiece:
-    """A vocabulary of a few whole words, some of which HTML would take for its own."""
+    """A vocabulary of a few whole words, including some that look like HTML."""
     return WordPiece([*SPECIAL_TOKENS, *WORDS, "<", ">", "/", "b", "script"], TextRules(True, True))
 
 
 def small_model(directory: Path, **fields) -> TrainedModel:
-    """A random model over that vocabulary, which takes rows of 64 tokens."""
+    """A random model with that vocabulary, for rows of 64 tokens."""
     return trained_model(directory, wordpiece(), **fields)
 
 
 def small_esm(directory: Path) -> TrainedModel:
-    """A random ESM-2 over its published letters."""
+    """A random ESM-2 with its published vocabulary."""
     names = ("position_embedding", "token_dropout", "mask_token_id", "embedding_norm", "norm_place", "pooler")
     fields = {name: getattr(ESM.presets["8m"], name) for name in (*names, "type_vocab_size", "layer_norm_eps")}
     return trained_model(directory, CHARACTERS.given("esm2"), family="esm", **fields)
 
 
-def text_of(tokenizer: Tokenizer, sentences: list[str], origin: str = "a <test>") -> SampleText:
-    """Sentences to measure on."""
+def make_sample(tokenizer: Tokenizer, sentences: list[str], origin: str = "a <test>") -> SampleText:
+    """Sentences as sample text."""
     ids, lengths = tokenizer.encode(sentences)
     return SampleText(origin, Segments(ids.astype(np.int32), lengths), tokenizer)
 
 
 def random_sentences(count: int, seed: int = 0) -> list[str]:
-    """Sentences of 4 to 12 words drawn at random."""
+    """Sentences of 4 to 12 random words."""
     draw = np.random.default_rng(seed)
     words = [word for word in WORDS if word.isalpha()]
     return [" ".join(draw.choice(words, draw.integers(4, 13))) + " ." for _ in range(count)]

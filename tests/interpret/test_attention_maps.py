@@ -1,4 +1,4 @@
-"""What is read off the inside of a model: attention as transformers computes it, gradients as differences say."""
+"""Attention and hidden states equal transformers'; gradients equal finite differences."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def model(tmp_path_factory) -> TrainedModel:
     return trained_model(tmp_path_factory.mktemp("run"), num_hidden_layers=LAYERS)
 
 
-def rows_of(model):
+def make_rows(model):
     return [read_row(model.tokenizer, pair, 64) for pair in PAIRS]
 
 
-def test_attention_is_what_transformers_puts_out(model, tmp_path):
+def test_attention_equals_transformers(model, tmp_path):
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     folder = export_huggingface(model, tmp_path / "exported")
     network = transformers.BertModel.from_pretrained(folder, attn_implementation="eager").eval()
@@ -52,14 +52,14 @@ def test_attention_is_what_transformers_puts_out(model, tmp_path):
     inputs = tokenizer(first, second, padding=True, return_tensors="pt")
     with torch.no_grad():
         out = network(**inputs, output_attentions=True, output_hidden_states=True)
-    for number, (row, inside) in enumerate(zip(rows_of(model), look_inside(model, rows_of(model)), strict=True)):
+    for number, (row, inside) in enumerate(zip(make_rows(model), look_inside(model, make_rows(model)), strict=True)):
         n = len(row)
         assert inputs["input_ids"][number, :n].tolist() == row.ids.tolist()
         theirs = np.stack([layer[number, :, :n, :n].numpy() for layer in out.attentions])
         np.testing.assert_allclose(inside.attention, theirs, rtol=0, atol=1e-6)
         hidden = np.stack([layer[number, :n].numpy() for layer in out.hidden_states])
         np.testing.assert_allclose(inside.hidden, hidden, rtol=0, atol=2e-5)
-        assert np.abs(theirs - 1 / n).max() > 0.1, "heads that tell tokens apart"
+        assert np.abs(theirs - 1 / n).max() > 0.1, "heads distinguish tokens"
         np.testing.assert_allclose(inside.attention.sum(axis=-1), 1, atol=1e-5)
 
 
@@ -80,58 +80,58 @@ def test_pairs_match_the_family_tokenizer(tmp_path):
     np.testing.assert_allclose(inside.attention, theirs, rtol=0, atol=1e-6)
 
 
-def through(layer, x, weights):
-    """A layer by hand: from the attention of its heads, [H, L, L], and its input, [1, L, D], to its output."""
+def apply_layer(layer, x, weights):
+    """Compute a layer's output from its attention, [H, L, L], and its input, [1, L, D]."""
     value = jnp.einsum("BLD,DHK->BLHK", x, layer.attention.value.kernel[...]) + layer.attention.value.bias[...]
     x = layer.attention_norm(x + layer.attention.output(jnp.einsum("HLM,BMHK->BLHK", weights, value)))
     return layer.mlp_norm(x + layer.mlp(x))
 
 
-def layer_of(bert, number):
+def select_layer(bert, number):
     return jax.tree.map(lambda x: x[number], bert.encoder.layers)
 
 
-def test_attention_is_the_one_that_the_layer_uses(model):
-    """The mean of the values under it, through the rest of the layer, is what the next layer gets."""
-    (row,) = rows_of(model)[:1]
+def test_attention_reproduces_the_next_layer(model):
+    """The attention-weighted values, through the rest of the layer, are the input of the next layer."""
+    (row,) = make_rows(model)[:1]
     (inside,) = look_inside(model, [row])
-    bert, run = bind(exact_graphdef(model), model.params), jax.jit(through)
+    bert, run = bind(exact_graphdef(model), model.params), jax.jit(apply_layer)
     with jax.default_matmul_precision("highest"):
         for number in range(LAYERS):
-            mixed = run(layer_of(bert, number), inside.hidden[number][None], inside.attention[number])
+            mixed = run(select_layer(bert, number), inside.hidden[number][None], inside.attention[number])
             np.testing.assert_allclose(mixed[0], inside.hidden[number + 1], atol=1e-5)
 
 
-def test_a_causal_model_looks_back_only(tmp_path):
+def test_causal_attention_is_triangular(tmp_path):
     causal = trained_model(tmp_path, causal=True)
-    (row,) = rows_of(causal)[:1]
+    (row,) = make_rows(causal)[:1]
     (inside,) = look_inside(causal, [row])
     assert not np.triu(inside.attention, 1).any() and not np.triu(inside.seen, 1).any()
     assert np.tril(inside.seen).sum() == len(row) * (len(row) + 1) / 2
 
 
-def test_a_layer_with_a_window_attends_within_it(tmp_path):
-    """Layers 1 and 2 of 3 see two tokens on either side; each makes of its input what the next one gets."""
+def test_windowed_layer_attends_within_its_window(tmp_path):
+    """Layers 1 and 2 of 3 see two tokens on either side; each reproduces the input of the next."""
     local = trained_model(tmp_path, num_hidden_layers=3, window=2, global_every=3)
-    (row,) = rows_of(local)[:1]
+    (row,) = make_rows(local)[:1]
     (inside,) = look_inside(local, [row])
     far = np.abs(np.arange(len(row))[:, None] - np.arange(len(row))) > 2
     assert inside.seen.all() and (inside.attention[0] > 0).all()
     assert not inside.attention[1:, :, far].any() and (inside.attention[1:, :, ~far] > 0).all()
     np.testing.assert_allclose(inside.attention.sum(axis=-1), 1, rtol=1e-5)
-    bert, run = bind(exact_graphdef(local), local.params), jax.jit(through)
+    bert, run = bind(exact_graphdef(local), local.params), jax.jit(apply_layer)
     with jax.default_matmul_precision("highest"):
         for number in range(3):
-            mixed = run(layer_of(bert, number), inside.hidden[number][None], inside.attention[number])
+            mixed = run(select_layer(bert, number), inside.hidden[number][None], inside.attention[number])
             np.testing.assert_allclose(mixed[0], inside.hidden[number + 1], atol=1e-5)
-    # [CLS], which is read in the end, is reached from anywhere through layer 0, then from 4 tokens away, then from 2.
+    # The final [CLS] depends on all tokens through layer 0, then on those within 4, then within 2.
     for norms, reach in zip(next_sentence(local, row).gradient_norms, (len(row), 4, 2, 0), strict=True):
         np.testing.assert_array_equal(norms > 0, np.arange(len(row)) <= reach)
 
 
 def test_gradients_match_finite_differences(model):
-    """A token's vector moved by a little, and the rest of the way by hand: so much does the loss change."""
-    (row,) = rows_of(model)[:1]
+    """Moves a token's vector slightly, and computes the remaining layers by hand."""
+    (row,) = make_rows(model)[:1]
     (inside,) = look_inside(model, [row])
     bert, draw = bind(exact_graphdef(model), model.params), np.random.default_rng(0)
 
@@ -139,8 +139,8 @@ def test_gradients_match_finite_differences(model):
     def probabilities(first, x):
         with jax.default_matmul_precision("highest"):
             for number in range(first, LAYERS):
-                layer = layer_of(bert, number)
-                x = through(
+                layer = select_layer(bert, number)
+                x = apply_layer(
                     layer, x, layer.attention.probabilities(x, LayerInputs(jnp.ones(x.shape[:2], jnp.int32)))[0]
                 )
             return jax.nn.softmax(bert.nsp_head(bert.pooler(x[:, :1]))[0, 0])
@@ -149,17 +149,17 @@ def test_gradients_match_finite_differences(model):
         return -np.log(np.float64(probabilities(first, x[None])[0 if follows else 1]))
 
     for follows in (True, False):
-        found = next_sentence(model, row, follows)
-        assert found.loss == pytest.approx(loss(0, inside.hidden[0], follows), rel=1e-4)
+        prediction = next_sentence(model, row, follows)
+        assert prediction.loss == pytest.approx(loss(0, inside.hidden[0], follows), rel=1e-4)
         said = probabilities(LAYERS, inside.hidden[-1][None])[0 if follows else 1]
-        assert found.probability == pytest.approx(float(said), rel=1e-4)
-        assert found.label == ("B follows A" if follows else "B does not follow A")
+        assert prediction.probability == pytest.approx(float(said), rel=1e-4)
+        assert prediction.label == ("B follows A" if follows else "B does not follow A")
         for first in range(LAYERS + 1):
             for token in (0, 1, len(row) - 1):
-                # Along 32 directions at right angles: the length of a gradient is that of all its products.
-                ways = np.linalg.qr(draw.normal(size=(32, 32)))[0].astype(np.float32)
+                # Along 32 orthogonal directions, whose products have the norm of the gradient.
+                directions = np.linalg.qr(draw.normal(size=(32, 32)))[0].astype(np.float32)
                 moved = np.zeros((32, len(row), 32), np.float32)
-                moved[:, token] = 1e-2 * ways
+                moved[:, token] = 1e-2 * directions
                 products = [
                     (
                         loss(first, inside.hidden[first] + way, follows)
@@ -168,9 +168,13 @@ def test_gradients_match_finite_differences(model):
                     / 2e-2
                     for way in moved
                 ]
-                assert found.gradient_norms[first, token] == pytest.approx(np.linalg.norm(products), rel=1e-2, abs=1e-4)
-        assert (found.gradient_norms[:-1] > 0).all()
-        assert found.gradient_norms[-1, 0] > 0 and not found.gradient_norms[-1, 1:].any(), "[CLS] alone is read"
+                assert prediction.gradient_norms[first, token] == pytest.approx(
+                    np.linalg.norm(products), rel=1e-2, abs=1e-4
+                )
+        assert (prediction.gradient_norms[:-1] > 0).all()
+        assert prediction.gradient_norms[-1, 0] > 0 and not prediction.gradient_norms[-1, 1:].any(), (
+            "only [CLS] is read"
+        )
 
 
 def test_classifier_gradients_match_transformers(tmp_path):
@@ -180,27 +184,27 @@ def test_classifier_gradients_match_transformers(tmp_path):
     folder = export_huggingface(classifier, tmp_path / "exported")
     network = transformers.AutoModelForSequenceClassification.from_pretrained(folder, attn_implementation="eager")
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    for pair, row in zip(PAIRS, rows_of(classifier), strict=True):
+    for pair, row in zip(PAIRS, make_rows(classifier), strict=True):
         out = network.eval()(**tokenizer(*pair, return_tensors="pt"), output_hidden_states=True)
         loss = torch.nn.functional.cross_entropy(out.logits, out.logits.argmax(-1))
         norms = torch.stack([part[0].norm(dim=-1) for part in torch.autograd.grad(loss, out.hidden_states)])
-        found = likeliest_label(classifier, row)
-        assert found.label == labels[int(out.logits.argmax())]
-        assert (found.loss, found.probability) == pytest.approx(
+        prediction = likeliest_label(classifier, row)
+        assert prediction.label == labels[int(out.logits.argmax())]
+        assert (prediction.loss, prediction.probability) == pytest.approx(
             (loss.item(), out.logits.softmax(-1).max().item()), 1e-4
         )
-        np.testing.assert_allclose(found.gradient_norms, norms.numpy(), rtol=1e-3, atol=1e-5 * float(norms.max()))
+        np.testing.assert_allclose(prediction.gradient_norms, norms.numpy(), rtol=1e-3, atol=1e-5 * float(norms.max()))
 
 
-def test_labels_that_may_all_hold_have_their_own_probability(tmp_path):
+def test_multi_label_probabilities_are_independent(tmp_path):
     classifier = fine_tuned_model(tmp_path / "run", "multi_label", ("bad", "so so", "good"), num_hidden_layers=LAYERS)
-    (row, *_), (pair, *_) = rows_of(classifier), PAIRS
-    found, shares = likeliest_label(classifier, row), LoadedModel(classifier).predict(pair).probabilities
-    assert found.label == max(shares, key=shares.get)
-    assert found.probability == pytest.approx(shares[found.label], rel=1e-4)
+    (row, *_), (pair, *_) = make_rows(classifier), PAIRS
+    prediction, shares = likeliest_label(classifier, row), LoadedModel(classifier).predict(pair).probabilities
+    assert prediction.label == max(shares, key=shares.get)
+    assert prediction.probability == pytest.approx(shares[prediction.label], rel=1e-4)
 
 
-def test_heads_that_nothing_trained_are_reported(model):
+def test_untrained_heads_are_reported(model):
     assert untrained_heads(model) == ()
     mlm, nsp = (jax.tree.map_with_path(without_biases, model.params[head]) for head in ("mlm_head", "nsp_head"))
     assert untrained_heads(replace(model, params=model.params | {"nsp_head": nsp})) == ("NSP head",)
@@ -214,11 +218,11 @@ def without_biases(path, leaf):
 def test_attention_of_bfloat16_runs_is_float32(model):
     config = replace(model.config, execution=ExecutionConfig(dtype="bfloat16"))
     rough = replace(model, config=config, graphdef=abstract_network(config.model, config.execution)[0])
-    for one, other in zip(look_inside(rough, rows_of(model)), look_inside(model, rows_of(model)), strict=True):
+    for one, other in zip(look_inside(rough, make_rows(model)), look_inside(model, make_rows(model)), strict=True):
         np.testing.assert_array_equal(one.attention, other.attention)
 
 
-def test_bad_sentences_are_rejected(model):
+def test_empty_and_long_sentences_are_refused(model):
     with pytest.raises(ValueError, match="has no tokens"):
         read_row(model.tokenizer, ["the", " "], 64)
     with pytest.raises(ValueError, match=r"have 9 tokens, special ones included; the model was trained on rows of 8"):

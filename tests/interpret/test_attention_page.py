@@ -1,4 +1,4 @@
-"""The page about attention, opened in a real browser: what it draws, and that pointing at a token changes it."""
+"""The attention page in a real browser: its drawing, and its reaction to the pointer."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import jax
 import numpy as np
 import pytest
 from exported_models import fine_tuned_model
-from page_browser import NAMES, Browser, installed
-from small_models import random_sentences, small_model, text_of, wordpiece
+from page_browser import NAMES, Browser, find_browser
+from small_models import make_sample, random_sentences, small_model, wordpiece
 
 from bertjax.finetune.predict import TaskModel
 from bertjax.interpret.attention_page import AttentionView, render_attention, view_attention
@@ -21,7 +21,7 @@ from bertjax.storage.progress import no_progress
 SHORT = ("I went to the store.", "At the store, <b> bought fresh strawberries.")
 LONG = ("the museum opened in " * 7, "every year a family gave it drawings . " * 4 + "sweet")
 
-ASKS = """(() => {
+PROBE_SCRIPT = """(() => {
 const all = (what, from = document) => [...from.querySelectorAll(what)];
 const token = (side, i) => document.querySelector(`#heads [data-side="${side}"][data-token="${i}"]`);
 const point = (side, i) => token(side, i).querySelector('.hit').dispatchEvent(new PointerEvent('pointerenter'));
@@ -52,13 +52,13 @@ const look = () => ({lines: drawn(), left: values(0), right: values(1), chosen: 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     model = small_model(tmp_path_factory.mktemp("run"))
-    # So that words mean more to each other than in a model drawn at random.
+    # Larger weights, so that attention is less uniform than in a random model.
     return replace(model, params=jax.tree.map(lambda leaf: 2 * leaf, model.params))
 
 
 @pytest.fixture(scope="module")
 def views(model) -> dict[str, AttentionView]:
-    sample = text_of(model.tokenizer, random_sentences(40))
+    sample = make_sample(model.tokenizer, random_sentences(40))
     return {
         name: view_attention(model, "runs/<small>", pair, sample, 20, no_progress)
         for name, pair in (("few", SHORT), ("many", LONG))
@@ -66,43 +66,43 @@ def views(model) -> dict[str, AttentionView]:
 
 
 @pytest.fixture(scope="module")
-def said(views, tmp_path_factory) -> dict[str, dict]:
-    """What the script above found on each page, with the page's own script having run in the browser."""
-    program = installed()
+def output(views, tmp_path_factory) -> dict[str, dict]:
+    """The results of the script above on each page in the browser."""
+    program = find_browser()
     if program is None:
-        pytest.skip(f"needs a browser to open the page with: none of {', '.join(NAMES)} is installed")
+        pytest.skip(f"needs a browser to open the page with: none of {', '.join(NAMES)} is find_browser")
     folder = tmp_path_factory.mktemp("pages")
     browser, found = Browser(program, folder), {}
     for name, view in views.items():
         (folder / f"{name}.html").write_text(render_attention(view), encoding="utf-8")
         browser.open(folder / f"{name}.html", 1240, height=1600)
-        found[name] = browser.ask(ASKS) | {"failed": list(browser.complaints)}
+        found[name] = browser.ask(PROBE_SCRIPT) | {"failed": list(browser.complaints)}
     browser.close()
     return found
 
 
 @pytest.mark.parametrize("name", ["few", "many"])
-def test_pointing_at_a_token_shows_its_lines(views, said, name):
-    view, shown = views[name], said[name]
+def test_pointing_at_a_token_shows_its_lines(views, output, name):
+    view, shown = views[name], output[name]
     assert shown["failed"] == []
     layer, head = (int(number) - 1 for number in re.findall(r"\d+", shown["before"]["chosen"]))
     weights = view.attention[layer, head]
-    assert shown["before"]["lines"] == lines_of(weights) > 0
+    assert shown["before"]["lines"] == count_lines(weights) > 0
     assert not any(shown["before"]["left"] + shown["before"]["right"])
-    assert shown["from"]["lines"] == lines_of(weights[2]) < shown["before"]["lines"]
-    assert_says(shown["from"]["right"], weights[2])
-    assert shown["to"]["lines"] == lines_of(weights[:, 3])
-    assert_says(shown["to"]["left"], weights[:, 3])
+    assert shown["from"]["lines"] == count_lines(weights[2]) < shown["before"]["lines"]
+    assert_shows(shown["from"]["right"], weights[2])
+    assert shown["to"]["lines"] == count_lines(weights[:, 3])
+    assert_shows(shown["to"]["left"], weights[:, 3])
     assert not any(shown["from"]["left"] + shown["to"]["right"])
     assert shown["after"] == shown["before"]
 
 
-def lines_of(weights):
-    """How many weights are drawn, by the 16 bits that the page has of each."""
+def count_lines(weights):
+    """The number of drawn weights, which the page stores in 16 bits."""
     return (np.round(weights * 65535) / 65535 >= 0.02).sum()
 
 
-def assert_says(texts, weights):
+def assert_shows(texts, weights):
     for text, weight in zip(texts, weights, strict=True):
         if abs(weight - 0.005) > 1e-4:
             assert bool(text) == (weight > 0.005)
@@ -111,23 +111,23 @@ def assert_says(texts, weights):
 
 
 @pytest.mark.parametrize("name", ["few", "many"])
-def test_layers_and_heads_are_chosen(views, said, name):
-    shown, view = said[name], views[name]
+def test_layers_and_heads_are_chosen(views, output, name):
+    shown, view = output[name], views[name]
     assert shown["all"]["chosen"] == "Layer 2, all heads" and shown["all"]["colours"] == 4
-    assert shown["all"]["lines"] == lines_of(view.attention[1])
+    assert shown["all"]["lines"] == count_lines(view.attention[1])
     assert shown["thumb"]["chosen"] == "Layer 2, head 3" and shown["cell"]["chosen"] == "Layer 1, head 2"
-    assert shown["thumb"]["lines"] == lines_of(view.attention[1, 2])
+    assert shown["thumb"]["lines"] == count_lines(view.attention[1, 2])
     assert shown["thumbs"] == [True] * 8 and shown["gradient"] > 0
 
 
 @pytest.mark.parametrize("name", ["few", "many"])
-def test_tokens_can_be_read(views, said, name):
-    shown, view = said[name], views[name]
+def test_tokens_can_be_read(views, output, name):
+    shown, view = output[name], views[name]
     assert len(shown["rows"]) == len(view.row) == {"few": 21, "many": 64}[name]
     assert shown["texts"] == [view.row.tokenizer.shown[token] for token in view.row.ids]
     for (top, bottom, left, height), (below, *_) in zip(shown["rows"], shown["rows"][1:], strict=False):
-        assert left > 0 and height >= 12 and below - top >= 15 and bottom - below <= 4, "lines of text do not collide"
-    assert shown["wide"], "nothing to scroll sideways for"
+        assert left > 0 and height >= 12 and below - top >= 15 and bottom - below <= 4, "lines of text do not overlap"
+    assert shown["wide"], "no horizontal scrolling"
 
 
 def test_page_is_self_contained(views):
@@ -154,18 +154,18 @@ def test_page_shows_pattern_strength_per_head(views):
     assert page.count('class="cell') == 6 * 2 * 4
 
 
-def test_what_a_model_cannot_predict_is_reported(model, tmp_path):
-    sample = text_of(model.tokenizer, random_sentences(10))
+def test_missing_predictions_are_reported(model, tmp_path):
+    sample = make_sample(model.tokenizer, random_sentences(10))
     alone = view_attention(model, "small", SHORT[:1], sample, 8, no_progress)
     assert alone.at_cls is None and "next-sentence prediction needs a second sentence" in render_attention(alone)
     bare = replace(model, params=model.params | {"nsp_head": jax.tree.map(np.zeros_like, model.params["nsp_head"])})
     numbers = fine_tuned_model(tmp_path, "regression", tokenizer=model.tokenizer)
-    for other, said in (
+    for other, output in (
         (bare, "the model has no trained NSP head; fine-tune it for classification to get a label"),
         (numbers, "the model was fine-tuned for regression, which does not label texts"),
     ):
         view = view_attention(other, "small", SHORT, sample, 8, no_progress)
-        assert view.at_cls is None and said in render_attention(view)
+        assert view.at_cls is None and output in render_attention(view)
     causal = small_model(tmp_path, causal=True)
     data = replace(causal.config.data, predict="next")
     training = replace(causal.config.training, objectives=("mlm",))
@@ -179,11 +179,13 @@ def test_what_a_model_cannot_predict_is_reported(model, tmp_path):
 
 
 def test_gradient_belongs_to_the_predicted_label(tmp_path):
-    """The label that the model predicts, whichever that is: with the names exchanged, the other one."""
+    """With the names exchanged, the predicted label is the other one."""
     found = []
     for labels in (("<bad>", "good"), ("good", "<bad>")):
         model = fine_tuned_model(tmp_path / labels[1], "sequence", labels, tokenizer=wordpiece())
-        view = view_attention(model, "small", SHORT[:1], text_of(model.tokenizer, random_sentences(10)), 8, no_progress)
+        view = view_attention(
+            model, "small", SHORT[:1], make_sample(model.tokenizer, random_sentences(10)), 8, no_progress
+        )
         (predicted,) = TaskModel(model).predict([SHORT[0]])
         assert view.at_cls.label == predicted.label
         assert view.at_cls.probability == pytest.approx(predicted.probability, rel=1e-5)
@@ -198,7 +200,7 @@ def test_gradient_belongs_to_the_predicted_label(tmp_path):
     assert sorted(found) == ["<bad>", "good"]
 
 
-def test_a_text_without_pairs_is_refused(model):
-    sample = text_of(model.tokenizer, ["the store ."] * 5)
+def test_sample_without_pairs_is_refused(model):
+    sample = make_sample(model.tokenizer, ["the store ."] * 5)
     with pytest.raises(ValueError, match="no two successive sentences that are short enough"):
         view_attention(model, "small", SHORT, sample, 8, no_progress)

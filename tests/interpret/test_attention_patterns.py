@@ -1,4 +1,4 @@
-"""Pattern scores: 1 on attention built to show exactly one pattern, 0 on even attention, and the words that count."""
+"""Pattern strengths: 1 for attention that shows exactly one pattern, 0 for uniform attention."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ TOKENIZER = WordPiece([*SPECIAL_TOKENS, *WORDS], TextRules(True, True))
 #  [CLS] i  went  to  the store  . [SEP]  at  the  shop  ,   i  bought straw ##berries  . [SEP]
 ROW = read_row(TOKENIZER, ["I went to the store.", "At the shop, I bought strawberries."], 64)
 RELATED = np.eye(18, dtype=bool)
-for a, b in ((1, 12), (4, 9), (5, 10), (2, 8)):  # "store" and "shop", "went" and "at" are related by decree
+for a, b in ((1, 12), (4, 9), (5, 10), (2, 8)):  # declare "store" and "shop", "went" and "at" etc. as related
     RELATED[a, b] = RELATED[b, a] = True
 RELATED &= ROW.is_word[:, None] & ROW.is_word
-PREDICTORS = {14: 1, 5: 13, 3: None}  # what predicts them lies neither beside them nor is it related
+PREDICTORS = {14: 1, 5: 13, 3: None}  # predictors that are neither adjacent nor related
 
-# Written by hand: which tokens look at which under each pattern.
+# Each token's targets under each pattern, written by hand.
 BY_HAND = {
     NEXT: {i: [i + 1] for i in [*range(1, 6), *range(8, 16)]},
     PREVIOUS: {i: [i - 1] for i in [*range(2, 7), *range(9, 17)]},
@@ -63,14 +63,14 @@ def test_characters_are_words_in_unspaced_scripts():
     assert [tokenizer.tokens[i] for i in whole_words(tokenizer)] == ["go", "北", "京"]
 
 
-def test_targets_are_those_written_by_hand():
-    found = targets(ROW, RELATED, PREDICTORS)
+def test_targets_match_those_written_by_hand():
+    mask = targets(ROW, RELATED, PREDICTORS)
     for pattern, looks in BY_HAND.items():
-        assert {i: np.flatnonzero(row).tolist() for i, row in enumerate(found[pattern]) if row.any()} == looks
+        assert {i: np.flatnonzero(row).tolist() for i, row in enumerate(mask[pattern]) if row.any()} == looks
 
 
 def head_that_shows(pattern):
-    """Attention [1, 1, n, n] that is even over the pattern's targets, and over all tokens where there are none."""
+    """Attention [1, 1, n, n] that is uniform over the pattern's targets, or over all tokens without targets."""
     attention = np.full((18, 18), 1 / 18)
     for token, looks in BY_HAND[pattern].items():
         attention[token] = 0
@@ -126,8 +126,8 @@ def test_causal_mask_limits_pattern_targets():
 
 def test_one_sentence_has_no_other():
     row = read_row(TOKENIZER, ["I went to the store."], 64)
-    found = targets(row, np.eye(len(row), dtype=bool), {})
-    assert not found[SAME_ACROSS].any() and found[NEXT].any()
+    mask = targets(row, np.eye(len(row), dtype=bool), {})
+    assert not mask[SAME_ACROSS].any() and mask[NEXT].any()
 
 
 def model_with(table):

@@ -1,4 +1,4 @@
-"""Contacts are predicted as transformers' EsmContactPredictionHead does, and the regression is scikit-learn's."""
+"""Contacts equal those of transformers' EsmContactPredictionHead, and the regression equals scikit-learn's."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> TrainedModel:
     return small_esm(tmp_path_factory.mktemp("run"))
 
 
-def test_probabilities_are_those_of_transformers(model: TrainedModel, tmp_path: Path) -> None:
+def test_probabilities_equal_transformers(model: TrainedModel, tmp_path: Path) -> None:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     export_huggingface(model, tmp_path / "hf")
     network = transformers.EsmForMaskedLM.from_pretrained(tmp_path / "hf", attn_implementation="eager").eval()
@@ -40,8 +40,8 @@ def test_probabilities_are_those_of_transformers(model: TrainedModel, tmp_path: 
         layer = network.esm.contact_head.regression
         layer.weight.copy_(torch.tensor(weights[None]))
         layer.bias.fill_(-1.5)
-    found = predict_contacts(model, Regression(weights, -1.5), SEQUENCES)
-    for sequence, probabilities in zip(SEQUENCES, found, strict=True):
+    predictions = predict_contacts(model, Regression(weights, -1.5), SEQUENCES)
+    for sequence, probabilities in zip(SEQUENCES, predictions, strict=True):
         ids = tokenizer(sequence, return_tensors="pt").input_ids
         with torch.no_grad():
             expected = network.esm.predict_contacts(ids, torch.ones_like(ids))[0].numpy()
@@ -49,24 +49,26 @@ def test_probabilities_are_those_of_transformers(model: TrainedModel, tmp_path: 
         np.testing.assert_allclose(probabilities, expected, rtol=0, atol=1e-5)
 
 
-def test_regression_is_that_of_scikit_learn() -> None:
+def test_regression_equals_scikit_learn() -> None:
     linear_model = pytest.importorskip("sklearn.linear_model")
     draw = np.random.default_rng(1)
     features = draw.normal(size=(150, 6)) * [1, 0.3, 1, 0.1, 2, 1]
     labels = draw.random(150) < 1 / (1 + np.exp(2 - features @ [2.0, 0, 0, 1, 0, -1]))
-    found = fit_regression(features, labels, penalty=4.0)
+    predictions = fit_regression(features, labels, penalty=4.0)
     theirs = linear_model.LogisticRegression(C=0.25, l1_ratio=1, solver="saga", tol=1e-7, max_iter=20_000)
     theirs.fit(features, labels)
-    np.testing.assert_allclose([*found.weights, found.bias], [*theirs.coef_[0], theirs.intercept_[0]], atol=1e-4)
-    assert (np.abs(found.weights) < 1e-9).sum() == (theirs.coef_ == 0).sum() > 0
+    np.testing.assert_allclose(
+        [*predictions.weights, predictions.bias], [*theirs.coef_[0], theirs.intercept_[0]], atol=1e-4
+    )
+    assert (np.abs(predictions.weights) < 1e-9).sum() == (theirs.coef_ == 0).sum() > 0
 
 
 def test_precision_counts_the_likeliest_pairs() -> None:
     sequence, known = "A" * 10, np.array([[0, 6], [1, 9], [2, 3]])  # the last is too close to count
     predicted = np.zeros((10, 10))
     predicted[0, 6], predicted[0, 7], predicted[2, 3] = 0.9, 0.8, 1.0
-    (found,) = measure_contacts([KnownContacts(sequence, known)], [predicted])
-    assert found == (6, 1, 2 / 10, 1 / 2, 2 / 10)  # 10 pairs are 6 or more apart: all of them are the top 10
+    (predictions,) = measure_contacts([KnownContacts(sequence, known)], [predicted])
+    assert predictions == (6, 1, 2 / 10, 1 / 2, 2 / 10)  # 10 pairs are 6 or more apart: all of them are the top 10
 
 
 def test_verb_fits_measures_and_predicts(
@@ -97,7 +99,7 @@ def test_verb_fits_measures_and_predicts(
         ("3-3", "a contact joins two different ones"),
     ],
 )
-def test_wrong_contacts_are_refused(tmp_path: Path, written: str, reason: str) -> None:
+def test_invalid_contacts_are_refused(tmp_path: Path, written: str, reason: str) -> None:
     (tmp_path / "known.csv").write_text(f"sequence,contacts\n{SEQUENCES[1]},{written}\n")
     with pytest.raises(ValueError, match=reason):
         read_contacts(tmp_path / "known.csv")

@@ -1,4 +1,4 @@
-"""Filling [MASK]: the model's own probabilities, the choice of held-out words, messages for texts that do not fit."""
+"""Filling [MASK]: probabilities, the choice of held-out words, and refused texts."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def model(tmp_path_factory):
     return TrainedModel(tmp_path_factory.mktemp("run"), 1, whole, TOKENIZER, graphdef, params)
 
 
-def ids_of(*tokens):
+def token_ids(*tokens):
     return [TOKENIZER.tokens.index(token) for token in tokens]
 
 
 def probabilities(model, ids, types, length=16):
-    """By the plain model, at a padded length: float [length, vocabulary]."""
+    """Probabilities of the plain model at a padded length: float [length, vocabulary]."""
     row = [np.pad(values, (0, length - len(ids)))[None] for values in (ids, types, np.ones_like(ids))]
     return np.asarray(plain(model.graphdef, model.params, *row))[0]
 
@@ -59,24 +59,24 @@ def plain(graphdef, params, ids, types, sequence_ids):
     return jax.nn.softmax(bert.mlm_logits(bert.encoder(ids, types, sequence_ids, packed=False), everywhere))
 
 
-def assert_are_the_best(guesses, row, top):
+def assert_best_guesses(guesses, row, top):
     best = np.argsort(-row[: TOKENIZER.vocab_size], kind="stable")[:top]
     assert [guess.token for guess in guesses] == [TOKENIZER.tokens[i] for i in best]
     np.testing.assert_allclose([guess.probability for guess in guesses], row[best], rtol=1e-5)
 
 
-def test_guesses_are_the_models_own(model):
+def test_guesses_equal_the_plain_model(model):
     (first, second), (only,) = fill_mask(model, ["The [MASK] of [MASK]ing ban.", "Ban [MASK]"], top=7)
-    ids = ids_of("[CLS]", "the", "[MASK]", "of", "[MASK]")
-    # What follows a [MASK] begins a word: there is no "ing" of its own in this vocabulary.
-    ids += ids_of("[UNK]", "ban", ".", "[SEP]")
+    ids = token_ids("[CLS]", "the", "[MASK]", "of", "[MASK]")
+    # The text after a [MASK] begins a word, and this vocabulary has no word "ing".
+    ids += token_ids("[UNK]", "ban", ".", "[SEP]")
     rows = probabilities(model, ids, [0] * len(ids))
-    assert_are_the_best(first, rows[2], 7)
-    assert_are_the_best(second, rows[4], 7)
-    assert_are_the_best(only, probabilities(model, ids_of("[CLS]", "ban", "[MASK]", "[SEP]"), [0] * 4)[2], 7)
+    assert_best_guesses(first, rows[2], 7)
+    assert_best_guesses(second, rows[4], 7)
+    assert_best_guesses(only, probabilities(model, token_ids("[CLS]", "ban", "[MASK]", "[SEP]"), [0] * 4)[2], 7)
 
 
-def test_the_verb_takes_a_model_of_hugging_face(model, tmp_path, capsys):
+def test_verb_reads_a_hugging_face_model(model, tmp_path, capsys):
     folder = export_huggingface(model, tmp_path / "exported")
     assert main(["fill-mask", f"hf:{folder}", "the [MASK] of", "--top", "2"]) == 0
     (guesses,) = fill_mask(model, ["the [MASK] of"], top=2)[0]
@@ -86,30 +86,30 @@ def test_the_verb_takes_a_model_of_hugging_face(model, tmp_path, capsys):
     assert "has no [MASK]" in capsys.readouterr().err
 
 
-def test_a_generator_is_asked_where_there_is_one(model, tmp_path):
+def test_generator_is_used_if_there_is_one(model, tmp_path):
     config = replace(model.config.model, family="electra", pooler="gelu", generator_width=0.5)
     graphdef, shapes, _ = abstract_network(config)
     draw = np.random.default_rng(1)
     params = jax.tree.map(lambda leaf: jnp.asarray(draw.normal(0, 0.3, leaf.shape), jnp.float32), shapes)
     both = TrainedModel(tmp_path, 1, replace(model.config, model=config), TOKENIZER, graphdef, params)
-    ids = ids_of("[CLS]", "the", "[MASK]", "of", "ban", ".", "[SEP]")
+    ids = token_ids("[CLS]", "the", "[MASK]", "of", "ban", ".", "[SEP]")
     ((guesses,),) = fill_mask(both, ["The [MASK] of ban."], top=7)
-    assert_are_the_best(guesses, probabilities(both.generator, ids, [0] * len(ids))[2], 7)
+    assert_best_guesses(guesses, probabilities(both.generator, ids, [0] * len(ids))[2], 7)
 
 
 @pytest.mark.long  # the suite has such texts in tests/embed/test_predict.py
 def test_block_sparse_prompt_is_computed_alone(model):
-    """In rows of up to 28 tokens attention is full; there the others have no more, and longer ones are whole blocks."""
+    """Rows of up to 28 tokens have full attention, as without blocks; longer rows consist of whole blocks."""
     blocks = {"attention_block": 4, "random_blocks": 1}
     sparse = replace(model, config=replace(model.config, model=replace(model.config.model, **blocks)))
     sparse = replace(sparse, graphdef=abstract_network(sparse.config.model)[0])
     texts = ["The [MASK] of ban.", "ban of " * 11 + "[MASK].", "ban of " * 15 + "[MASK]", "ban of " * 17 + "the [MASK]"]
-    found = fill_mask(sparse, texts, top=7)
+    results = fill_mask(sparse, texts, top=7)
     expected = (model, 16), (model, 28), (sparse, 36), (sparse, 40)
-    for (guesses,), text, (of, length) in zip(found, texts, expected, strict=True):
-        ids = ids_of("[CLS]", *text.lower().replace("[mask]", "[MASK]").replace(".", " .").split(), "[SEP]")
+    for (guesses,), text, (of, length) in zip(results, texts, expected, strict=True):
+        ids = token_ids("[CLS]", *text.lower().replace("[mask]", "[MASK]").replace(".", " .").split(), "[SEP]")
         row = probabilities(of, ids, [0] * len(ids), length)
-        assert_are_the_best(guesses, row[ids.index(TOKENIZER.mask_id)], 7)
+        assert_best_guesses(guesses, row[ids.index(TOKENIZER.mask_id)], 7)
 
 
 def test_prompts_use_few_widths(model):
@@ -122,19 +122,19 @@ def test_prompts_use_few_widths(model):
     assert _predict._cache_size() <= before + 3
 
 
-def test_a_pair_is_two_segments(model):
+def test_pair_is_two_segments(model):
     ((guesses,),) = fill_mask(model, [("the ban", "of [MASK]")], top=3)
-    ids = ids_of("[CLS]", "the", "ban", "[SEP]", "of", "[MASK]", "[SEP]")
-    assert_are_the_best(guesses, probabilities(model, ids, [0, 0, 0, 0, 1, 1, 1])[5], 3)
+    ids = token_ids("[CLS]", "the", "ban", "[SEP]", "of", "[MASK]", "[SEP]")
+    assert_best_guesses(guesses, probabilities(model, ids, [0, 0, 0, 0, 1, 1, 1])[5], 3)
 
 
 def test_other_special_tokens_are_plain_text(model):
     ((guesses,),) = fill_mask(model, ["[CLS] [mask] [MASK]"], top=3)
-    ids = ids_of("[CLS]", "[", "cls", "]", "[", "mask", "]", "[MASK]", "[SEP]")
-    assert_are_the_best(guesses, probabilities(model, ids, [0] * 9)[7], 3)
+    ids = token_ids("[CLS]", "[", "cls", "]", "[", "mask", "]", "[MASK]", "[SEP]")
+    assert_best_guesses(guesses, probabilities(model, ids, [0] * 9)[7], 3)
 
 
-def test_texts_that_do_not_fit_are_refused(model):
+def test_invalid_texts_and_counts_are_refused(model):
     with pytest.raises(ValueError, match=r"text 'no gap here' has no \[MASK\]"):
         fill_mask(model, ["the [MASK]", "no gap here"], 5)
     assert fill_mask(model, ["ban " * (LENGTH - 3) + "[MASK]"], 1)
@@ -147,13 +147,13 @@ def test_texts_that_do_not_fit_are_refused(model):
 
 
 def sentence(draw, words, *, pieces=False, unknown=False):
-    """Ids of a sentence in which every other word is "the" or "of"."""
+    """Ids of a sentence with many occurrences of "the" and "of"."""
     tokens = []
     for number in range(words):
         tokens.append(["the", "of"][number % 2] if number % 3 else RARE[draw.integers(len(RARE))])
         if pieces and number == 3:
             tokens.append("##ing")
-    return ids_of(*tokens, *(["[UNK]"] if unknown else []), ".")
+    return token_ids(*tokens, *(["[UNK]"] if unknown else []), ".")
 
 
 def held_out(tmp_path, sentences):
@@ -165,32 +165,32 @@ def test_completions_hide_whole_and_telling_words(model, tmp_path):
     draw = np.random.default_rng(1)
     good = [sentence(draw, int(draw.integers(7, 25))) for _ in range(300)]
     bad = [sentence(draw, words, unknown=unknown) for words, unknown in ((3, False), (35, False), (9, True)) * 100]
-    bad += [ids_of("1877", *["the"] * 9)] * 50
+    bad += [token_ids("1877", *["the"] * 9)] * 50
     pieces = [sentence(draw, 12, pieces=True) for _ in range(300)]
     split = held_out(tmp_path, [*pieces, *bad, *good])
-    found = held_out_completions(model, split, 40, seed=3)
-    assert found == held_out_completions(model, split, 40, seed=3)
-    assert found[:5] != held_out_completions(model, split, 5, seed=4)
+    results = held_out_completions(model, split, 40, seed=3)
+    assert results == held_out_completions(model, split, 40, seed=3)
+    assert results[:5] != held_out_completions(model, split, 5, seed=4)
     texts = {TOKENIZER.decode(ids) for ids in good}
-    for completion in found:
+    for completion in results:
         assert completion.text.count("[MASK]") == 1 and completion.answer in RARE
         assert completion.text.replace("[MASK]", completion.answer) in texts
         ((guesses,),) = fill_mask(model, [completion.text], top=5)
         assert [token for token, _ in completion.guesses] == [guess.token for guess in guesses]
         np.testing.assert_allclose([p for _, p in completion.guesses], [g.probability for g in guesses], rtol=1e-5)
-    assert len({completion.answer for completion in found}) == len(found) == 40
+    assert len({completion.answer for completion in results}) == len(results) == 40
 
 
 def test_sentences_with_pieces_come_last(model, tmp_path):
     draw = np.random.default_rng(1)
     split = held_out(tmp_path, [sentence(draw, 12, pieces=True) for _ in range(300)])
-    found = held_out_completions(model, split, 4, seed=0)
+    results = held_out_completions(model, split, 4, seed=0)
     # The fourth word goes on as "...ing" and is never the one hidden: a [MASK] never has a piece after it.
-    assert len(found) == 4 and all("[MASK]ing" not in c.text and "ing" in c.text for c in found)
+    assert len(results) == 4 and all("[MASK]ing" not in c.text and "ing" in c.text for c in results)
 
 
 def test_small_split_gives_fewer_completions(model, tmp_path):
-    assert held_out_completions(model, held_out(tmp_path, [ids_of(*["the"] * 10)] * 9), 5, seed=0) == ()
+    assert held_out_completions(model, held_out(tmp_path, [token_ids(*["the"] * 10)] * 9), 5, seed=0) == ()
     empty = TokenStore.open(write_store(tmp_path / "empty", {"train": [[[7]]]}, TOKENIZER)).split("held_out")
     assert held_out_completions(model, empty, 5, seed=0) == ()
 
@@ -204,8 +204,8 @@ def test_rows_of_the_trained_length_hold_the_sentences(model, tmp_path):
     split = held_out(tmp_path, sentences)
 
     def lengths(of):
-        found = held_out_completions(of, split, 20, seed=0)
-        return [len(TOKENIZER.encode([c.text.replace("[MASK]", "the")])[0]) for c in found]
+        results = held_out_completions(of, split, 20, seed=0)
+        return [len(TOKENIZER.encode([c.text.replace("[MASK]", "the")])[0]) for c in results]
 
     assert lengths(short) == [14] * 20
     assert set(lengths(model)) == {14, 15}

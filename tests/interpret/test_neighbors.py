@@ -1,4 +1,4 @@
-"""Neighbours of a word, and the text that its contexts are taken from."""
+"""Neighbours of a word, and the sample text for its contexts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from exported_models import trained_model
-from small_models import random_sentences, small_model, text_of
+from small_models import make_sample, random_sentences, small_model
 from stored_documents import write_store
 
 from bertjax.__main__ import main
@@ -37,8 +37,8 @@ def model(tmp_path_factory):
 
 
 def test_neighbors_have_a_vector_per_context(model):
-    found = find_neighbors(model, "Bank", text_of(model.tokenizer, BANKS))
-    assert [(c.before, c.word) for c in found.contexts] == [
+    result = find_neighbors(model, "Bank", make_sample(model.tokenizer, BANKS))
+    assert [(c.before, c.word) for c in result.contexts] == [
         ("the", "bank"),
         ("sat on the muddy", "bank"),
         ("the river", "bank"),
@@ -49,17 +49,19 @@ def test_neighbors_have_a_vector_per_context(model):
     word = model.tokenizer.tokens.index("bank")
     own = np.stack([one[row.ids == word][0] for one, row in zip(hidden, rows, strict=True)]) - mean
     own /= np.linalg.norm(own, axis=1, keepdims=True)
-    np.testing.assert_allclose(found.cosines, own @ own.T, atol=1e-5)
-    assert found.cosines[0, 1] < 0.999 and np.diag(found.cosines) == pytest.approx(1)
-    # Without layers there is no context: all that differs is the place.
-    before_position = find_neighbors(model, "bank", text_of(model.tokenizer, ["the bank .", "a bank ."] * 2), layer=0)
+    np.testing.assert_allclose(result.cosines, own @ own.T, atol=1e-5)
+    assert result.cosines[0, 1] < 0.999 and np.diag(result.cosines) == pytest.approx(1)
+    # Layer 0 has no context, only positions.
+    before_position = find_neighbors(
+        model, "bank", make_sample(model.tokenizer, ["the bank .", "a bank ."] * 2), layer=0
+    )
     np.testing.assert_allclose(before_position.cosines, 1, atol=1e-5)
-    nearest = found.contexts[0].words[0]
+    nearest = result.contexts[0].words[0]
     row, one = rows[nearest.context], hidden[nearest.context] - mean
     cosines = one @ own[0] / np.linalg.norm(one, axis=1)
     place = model.tokenizer.tokens.index(nearest.word)
     assert nearest.cosine == pytest.approx(max(cosines[row.ids == place]), abs=1e-5)
-    assert "bank" not in [near.word for context in found.contexts for near in context.words]
+    assert "bank" not in [near.word for context in result.contexts for near in context.words]
 
 
 def test_static_neighbors_use_word_embeddings(model):
@@ -68,15 +70,15 @@ def test_static_neighbors_use_word_embeddings(model):
     table[place("loan")] = table[place("bank")] + 0.05
     embeddings = model.params["encoder"]["embeddings"] | {"word": jnp.asarray(table)}
     near = replace(model, params=model.params | {"encoder": model.params["encoder"] | {"embeddings": embeddings}})
-    found = find_neighbors(near, "bank", text_of(model.tokenizer, random_sentences(20)))
-    assert found.table[0].word == "loan" and found.table[0].cosine > 0.9 and found.pieces == ("bank",)
+    result = find_neighbors(near, "bank", make_sample(model.tokenizer, random_sentences(20)))
+    assert result.table[0].word == "loan" and result.table[0].cosine > 0.9 and result.pieces == ("bank",)
 
 
-def test_a_word_of_pieces_is_found_whole(model):
-    sample = text_of(model.tokenizer, ["sweet strawberries .", "fresh straw", "strawberries of a year"])
-    found = find_neighbors(model, "strawberries", sample)
-    assert found.pieces == ("straw", "##berries") and len(found.contexts) == 2
-    assert not find_neighbors(model, "straw", text_of(model.tokenizer, ["sweet strawberries ."] * 2)).contexts
+def test_word_of_several_pieces_is_found_whole(model):
+    sample = make_sample(model.tokenizer, ["sweet strawberries .", "fresh straw", "strawberries of a year"])
+    result = find_neighbors(model, "strawberries", sample)
+    assert result.pieces == ("straw", "##berries") and len(result.contexts) == 2
+    assert not find_neighbors(model, "straw", make_sample(model.tokenizer, ["sweet strawberries ."] * 2)).contexts
     with pytest.raises(ValueError, match="has no tokens for it"):
         find_neighbors(model, "北", sample)
     with pytest.raises(ValueError, match="--layer 3: the model has layers 1 to 2"):
@@ -88,14 +90,14 @@ def test_words_in_scripts_without_spaces_are_examined(tmp_path):
     rules = TextRules(False, False)
     tokenizer = train_tokenizer("unigram", count_for("unigram", sentences * 30, rules), 60, rules)
     model = trained_model(tmp_path / "run", tokenizer)
-    found = find_neighbors(model, "走", text_of(tokenizer, sentences))
-    assert [context.word for context in found.contexts] == ["走", "走"]
-    assert find_neighbors(model, "river", text_of(tokenizer, sentences)).contexts[0].before == "the"
+    result = find_neighbors(model, "走", make_sample(tokenizer, sentences))
+    assert [context.word for context in result.contexts] == ["走", "走"]
+    assert find_neighbors(model, "river", make_sample(tokenizer, sentences)).contexts[0].before == "the"
 
 
 def test_contexts_are_spread_over_the_text(model):
     sentences = [f"the bank {'high ' * (n % 9)}." for n in range(100)]
-    sample = text_of(model.tokenizer, sentences)
+    sample = make_sample(model.tokenizer, sentences)
     assert len(find_neighbors(model, "bank", sample, contexts=5).contexts) == 5
     rows = sample.containing(np.array([model.tokenizer.tokens.index("bank")]), 100, 64, at_once=7)
     assert [len(row) for row in rows] == [5 + n % 9 for n in range(100)]
@@ -104,7 +106,7 @@ def test_contexts_are_spread_over_the_text(model):
 
 def test_sample_pairs_are_successive_and_reproducible(model):
     sentences = random_sentences(60)
-    sample = text_of(model.tokenizer, sentences)
+    sample = make_sample(model.tokenizer, sentences)
     pairs = sample.pairs(20, 64)
     whole = [ids.tolist() for ids in model.tokenizer.encode_sentences(sentences)]
     first, end = model.tokenizer.cls_id, model.tokenizer.sep_id
@@ -134,9 +136,9 @@ def test_sample_of_a_file_has_its_tokens(model, tmp_path):
     rules = TextRules(False, False, prefix_space=False)
     bare = train_tokenizer("byte_bpe", count_for("byte_bpe", [text] * 5, rules), 300, rules)
     (tmp_path / "text.txt").write_text(text)
-    found = sample_text(replace(model, tokenizer=bare), str(tmp_path / "text.txt"), no_progress).sentences
-    assert found.num_sentences == 6
-    assert found.ids.tolist() == bare.backend.encode(text, add_special_tokens=False).ids
+    result = sample_text(replace(model, tokenizer=bare), str(tmp_path / "text.txt"), no_progress).sentences
+    assert result.num_sentences == 6
+    assert result.ids.tolist() == bare.backend.encode(text, add_special_tokens=False).ids
 
 
 def test_sample_uses_the_run_store(model, tmp_path, monkeypatch):
@@ -149,8 +151,8 @@ def test_sample_uses_the_run_store(model, tmp_path, monkeypatch):
     (tmp_path / "store-damaged" / "manifest.json").write_text("{")
     fingerprint = json.loads((ours / "manifest.json").read_text())["fingerprint"]
     monkeypatch.setattr("bertjax.interpret.sample_text.read_metadata", lambda _: {"data_fingerprint": fingerprint})
-    found = sample_text(run, None, no_progress)
-    assert found.origin == "the run's held-out text" and found.sentences.num_sentences == 9
+    result = sample_text(run, None, no_progress)
+    assert result.origin == "the run's held-out text" and result.sentences.num_sentences == 9
     monkeypatch.setattr("bertjax.interpret.sample_text.read_metadata", lambda _: {"data_fingerprint": "another"})
     assert f"no token store of the run is below {tmp_path}" in sample_text(run, None, no_progress).origin
 

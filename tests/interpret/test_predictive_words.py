@@ -1,4 +1,4 @@
-"""Which word predicts another: as asked one by one of the plain model."""
+"""Predicting words equal those computed one by one with the plain model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bertjax.storage.progress import no_progress
 def test_predicting_word_lowers_probability_most(tmp_path, monkeypatch):
     monkeypatch.setattr(masked_tokens, "_TOKENS", 5 * 16)
     model = trained_model(tmp_path)
-    # So that words mean more to each other than in a model drawn at random.
+    # Larger weights, so that words depend on each other more than in a random model.
     model = replace(model, params=jax.tree.map(lambda leaf: 2 * leaf, model.params))
     rows = [
         read_row(model.tokenizer, texts, 64)
@@ -38,14 +38,14 @@ def test_predicting_word_lowers_probability_most(tmp_path, monkeypatch):
         return float(log_probability(ids, row.segments, np.int32(place), row.ids[place]))
 
     questions = [(row, place) for row in rows for place in np.flatnonzero(row.is_word).tolist()]
-    wanted = []
+    expected = []
     for row, place in questions:
         others = [other for other in np.flatnonzero(row.is_word).tolist() if other != place]
         drops = [asked(row, place) - asked(row, place, other) for other in others]
         best = int(np.argmax(drops)) if drops else None
-        wanted.append(None if best is None or drops[best] < np.log(1.1) else others[best])
-    assert measured.predictive_words(model, questions, no_progress) == wanted
-    assert None in wanted and len({answer for answer in wanted if answer is not None}) > 1
+        expected.append(None if best is None or drops[best] < np.log(1.1) else others[best])
+    assert measured.predictive_words(model, questions, no_progress) == expected
+    assert None in expected and len({answer for answer in expected if answer is not None}) > 1
 
 
 def test_masked_tokens_use_at_most_two_batch_heights(tmp_path, monkeypatch):

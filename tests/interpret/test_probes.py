@@ -1,4 +1,4 @@
-"""Probes of a run: figures as the verbs measure them, weights as without them, and no more time than they may take."""
+"""Probes of a run: figures equal the verbs', weights are unchanged, and the time limit holds."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TAGS = ("DET", "ADJ", "NOUN", "VERB", "DET", "ADJ", "NOUN", "PUNCT")  # of the s
 
 
 def write_probes(folder: Path, corpus: Path) -> list[str]:
-    """Files of two sets of pairs and of tags about a corpus, as options of the command line."""
+    """Write two sets of pairs and a file of tags for a corpus; returns command-line options."""
     lines = [line for line in corpus.read_text().splitlines() if line]
     pairs = folder / "pairs"
     pairs.mkdir()
@@ -50,10 +50,10 @@ def write_probes(folder: Path, corpus: Path) -> list[str]:
             words[one], words[two] = words[two], words[one]
             rows.append(json.dumps({"sentence_good": line, "sentence_bad": " ".join(words)}))
         (pairs / f"{name}.jsonl").write_text("\n".join(rows) + "\n")
-    told = ["\n".join(f"{word} {tag}" for word, tag in zip(line.split(), TAGS, strict=True)) for line in lines[:40]]
-    (folder / "tags.conll").write_text("\n\n".join(told) + "\n")
-    asked = ["--probe.pairs", str(pairs), "--probe.tags", str(folder / "tags.conll"), "--probe.attention", "True"]
-    return [*asked, "--probe.sample", "8", "--probe.share", "1"]
+    tagged = ["\n".join(f"{word} {tag}" for word, tag in zip(line.split(), TAGS, strict=True)) for line in lines[:40]]
+    (folder / "tags.conll").write_text("\n\n".join(tagged) + "\n")
+    options = ["--probe.pairs", str(pairs), "--probe.tags", str(folder / "tags.conll"), "--probe.attention", "True"]
+    return [*options, "--probe.sample", "8", "--probe.share", "1"]
 
 
 @pytest.fixture(scope="module")
@@ -73,17 +73,17 @@ def test_probes_do_not_change_weights(runs: Path) -> None:
     assert digests(runs / "probed") == digests(runs / "plain")
     plain, probed = (curves(read_metrics(runs / name / "metrics.jsonl")) for name in ("plain", "probed"))
     assert not any(name.startswith("probe/") for name in plain)
-    kept = ("train/", "eval/", "baseline/")
-    assert {n: v for n, v in probed.items() if n.startswith(kept)} == {
-        n: v for n, v in plain.items() if n.startswith(kept)
+    prefixes = ("train/", "eval/", "baseline/")
+    assert {n: v for n, v in probed.items() if n.startswith(prefixes)} == {
+        n: v for n, v in plain.items() if n.startswith(prefixes)
     }
 
 
 @pytest.mark.long
 def test_figures_belong_to_the_last_checkpoint(runs: Path) -> None:
-    found = curves(read_metrics(runs / "probed" / "metrics.jsonl"))
-    assert found["probe/pairs_accuracy"][0] == [2, 4]
-    last = {name: values[-1] for name, (_, values) in found.items()}
+    result = curves(read_metrics(runs / "probed" / "metrics.jsonl"))
+    assert result["probe/pairs_accuracy"][0] == [2, 4]
+    last = {name: values[-1] for name, (_, values) in result.items()}
     model = load_run(runs / "probed")
     files = read_probe_files(model.config)
     assert [len(one.pairs) for one in files.pairs] == [4, 4] and len(files.tagged) == 40
@@ -107,7 +107,7 @@ def test_figures_belong_to_the_last_checkpoint(runs: Path) -> None:
 def test_probes_respect_their_time_share(compiling: float, second: float, most: int) -> None:
     """Evaluations every 10 s: the first probe is expected to take as long as its evaluation, and takes 6 s.
 
-    The next one is expected to take as long, but for the compiling, of which jax tells.
+    The next one is expected to take as long, without the compilation time that jax reports.
     """
     now, done = [0.0], []
 
@@ -140,8 +140,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> TrainedModel:
     return small_model(tmp_path_factory.mktemp("run"))
 
 
-def test_a_stage_is_probed_as_its_own_network(model: TrainedModel) -> None:
-    """Also one whose objective reads from left to right, after another."""
+def test_probes_use_the_network_of_their_stage(model: TrainedModel) -> None:
+    """Including a causal stage after another one."""
     later = StageConfig(start=5, objectives=("clm",), sequence_length=16)
     config = replace(
         model.config, stages=(later,), data=replace(model.config.data, rows="full_sentences", sequence_length=8)
@@ -155,16 +155,16 @@ def test_a_stage_is_probed_as_its_own_network(model: TrainedModel) -> None:
     assert [(one.config.model.causal, one.max_length) for one in probed] == [(False, 8), (True, 16)]
 
 
-def test_weights_on_a_mesh_are_gathered_whole(model: TrainedModel) -> None:
+def test_gather_collects_weights_of_a_mesh(model: TrainedModel) -> None:
     mesh = make_mesh(MeshConfig(data=2, fsdp=4))
     whole = model.params["encoder"]["embeddings"]["word"]
     spread = jax.device_put(whole, NamedSharding(mesh, PartitionSpec(None, "fsdp")))
     copies = jax.device_put(whole, NamedSharding(mesh, PartitionSpec()))
     with jax.set_mesh(mesh):
-        found = gather({"spread": spread, "copies": copies, "here": whole})
+        result = gather({"spread": spread, "copies": copies, "here": whole})
         pairs = [PairSet("order", (MinimalPair("the bank went", "bank the went"),))]
         assert judge_pairs(replace(model, params=gather(model.params)), pairs) == judge_pairs(model, pairs)
-    for leaf in found.values():
+    for leaf in result.values():
         np.testing.assert_array_equal(leaf, whole)
         assert leaf.sharding.device_set == {jax.local_devices()[0]}
 
@@ -183,31 +183,31 @@ SENTENCES = [
 ]
 
 
-def test_word_vectors_are_those_of_first_pieces(model: TrainedModel) -> None:
+def test_word_vectors_are_the_first_pieces(model: TrainedModel) -> None:
     probe = TagProbe.of(SENTENCES, model.tokenizer, model.max_length)
     vectors = _word_vectors(model, probe.windows)
     rows = [TokenRow.of(model.tokenizer, [ids]) for ids in model.tokenizer.encode_sentences(
         [" ".join(sentence.words) for sentence in SENTENCES])]  # fmt: skip
-    wanted = []
+    expected = []
     for row, inside in zip(rows, look_inside(model, rows), strict=True):
         first = np.unique(row.word_numbers, return_index=True)[1][1:-1]
-        wanted.append(inside.hidden[:, first])
-    np.testing.assert_allclose(vectors, np.concatenate(wanted, axis=1), rtol=1e-4, atol=1e-5)
+        expected.append(inside.hidden[:, first])
+    np.testing.assert_allclose(vectors, np.concatenate(expected, axis=1), rtol=1e-4, atol=1e-5)
     assert probe.measured.tolist() == [False] * 16 + [True] * 3
-    assert probe.baseline == pytest.approx(2 / 3)  # `water` is new, and N most frequent; `sat` is new and no N
+    assert probe.baseline == pytest.approx(2 / 3)  # `water` is new and N, the most frequent tag; `sat` is new and not N
 
 
-def test_the_classifier_is_ridge_regression() -> None:
+def test_classify_equals_ridge_classifier() -> None:
     linear, scaling = (pytest.importorskip(f"sklearn.{name}") for name in ("linear_model", "preprocessing"))
     draw = np.random.default_rng(0)
     centres = draw.normal(size=(4, 12))
     labels = draw.integers(4, size=300)
     vectors = (5 + 3 * (centres[labels] + 2 * draw.normal(size=(300, 12)))).astype(np.float32)
-    found = classify(vectors[:200], labels[:200], vectors[200:], 4)
+    result = classify(vectors[:200], labels[:200], vectors[200:], 4)
     scaler = scaling.StandardScaler().fit(vectors[:200].astype(np.float64))
     ridge = linear.RidgeClassifier(alpha=1.0).fit(scaler.transform(vectors[:200].astype(np.float64)), labels[:200])
-    np.testing.assert_array_equal(found, ridge.predict(scaler.transform(vectors[200:].astype(np.float64))))
-    assert 0.5 < np.mean(found == labels[200:]) < 1
+    np.testing.assert_array_equal(result, ridge.predict(scaler.transform(vectors[200:].astype(np.float64))))
+    assert 0.5 < np.mean(result == labels[200:]) < 1
 
 
 @pytest.mark.parametrize(
@@ -236,6 +236,6 @@ def test_too_few_tagged_sentences_are_refused(model: TrainedModel) -> None:
         TagProbe.of(SENTENCES[:3], model.tokenizer, 64)
 
 
-def test_fine_tuning_has_no_probes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_finetune_refuses_probes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["finetune", "classification", "--init-from", "hf:nowhere", "--probe.attention", "True"]) == 1
     assert "fine-tuning takes no probes; leave it out" in capsys.readouterr().err

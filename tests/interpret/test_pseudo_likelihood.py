@@ -1,4 +1,4 @@
-"""`evaluate TEXT`: pseudo-log-likelihoods as transformers and torch give them, and minimal pairs judged by them."""
+"""`evaluate TEXT`: pseudo-log-likelihoods equal those of transformers; minimal pairs judged by them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def exported(model: TrainedModel, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 def theirs(folder: Path, text: str, variant: str) -> tuple[float, int]:
-    """By transformers and torch, a row at a time, without padding and with their own idea of what a word is."""
+    """The score by transformers and torch, one row at a time, without padding, with their word boundaries."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     network = transformers.BertForMaskedLM.from_pretrained(folder).eval()
@@ -74,20 +74,20 @@ def theirs(folder: Path, text: str, variant: str) -> tuple[float, int]:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_scores_are_those_of_transformers(model: TrainedModel, exported: Path, variant: str) -> None:
-    found = pseudo_likelihoods(model, TEXTS, variant)
-    wanted = [theirs(exported, text, variant) for text in TEXTS]
-    assert [score.tokens for score in found] == [tokens for _, tokens in wanted]
-    np.testing.assert_allclose([one.log_probability for one in found], [total for total, _ in wanted], rtol=1e-5)
+def test_scores_equal_transformers(model: TrainedModel, exported: Path, variant: str) -> None:
+    actual = pseudo_likelihoods(model, TEXTS, variant)
+    expected = [theirs(exported, text, variant) for text in TEXTS]
+    assert [score.tokens for score in actual] == [tokens for _, tokens in expected]
+    np.testing.assert_allclose([one.log_probability for one in actual], [total for total, _ in expected], rtol=1e-5)
 
 
 def test_variants_differ_only_for_split_words(model: TrainedModel) -> None:
-    found = {variant: pseudo_likelihoods(model, ["the bank", "strawberries"], variant) for variant in VARIANTS}
-    assert len({scores[0] for scores in found.values()}) == 1
-    assert len({scores[1] for scores in found.values()}) == 3
+    actual = {variant: pseudo_likelihoods(model, ["the bank", "strawberries"], variant) for variant in VARIANTS}
+    assert len({scores[0] for scores in actual.values()}) == 1
+    assert len({scores[1] for scores in actual.values()}) == 3
 
 
-def test_a_score_does_not_depend_on_its_neighbours(model: TrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_score_does_not_depend_on_batching(model: TrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [*random_sentences(7), "strawberries " * 20]
     together = pseudo_likelihoods(model, texts)
     monkeypatch.setattr(masked_tokens, "_TOKENS", 48)
@@ -103,9 +103,9 @@ def test_block_sparse_text_is_scored_alone(tmp_path: Path) -> None:
     blocks = {"attention_block": 4, "random_blocks": 1}  # full attention in rows of up to 28 tokens
     full, sparse = small_model(tmp_path), small_model(tmp_path, **blocks)
     texts = ["the bank " * 12, "the bank " * 14 + "opened ."]
-    found = pseudo_likelihoods(sparse, texts)
-    assert [one.tokens for one in found] == [24, 30]
-    assert found[0].log_probability == pytest.approx(pseudo_likelihoods(full, texts)[0].log_probability, rel=1e-6)
+    actual = pseudo_likelihoods(sparse, texts)
+    assert [one.tokens for one in actual] == [24, 30]
+    assert actual[0].log_probability == pytest.approx(pseudo_likelihoods(full, texts)[0].log_probability, rel=1e-6)
     network, tokenizer = bind(sparse.graphdef, sparse.params), sparse.tokenizer
     ids = [tokenizer.cls_id, *tokenizer.encode([texts[1]])[0], tokenizer.sep_id]
     rows = np.pad(np.tile(ids, (30, 1)), ((0, 0), (0, 4)))  # the 36 tokens of nine blocks
@@ -114,10 +114,10 @@ def test_block_sparse_text_is_scored_alone(tmp_path: Path) -> None:
     real = np.broadcast_to(np.arange(36) < 32, rows.shape).astype(np.int32)
     logits = network.mlm_logits(network.decode(rows, np.zeros_like(rows), real, packed=False), positions)[:, 0]
     plain = jax.nn.log_softmax(logits)[np.arange(30), np.array(ids)[1:-1]].sum()
-    assert found[1].log_probability == pytest.approx(float(plain), rel=1e-5)
+    assert actual[1].log_probability == pytest.approx(float(plain), rel=1e-5)
 
 
-def test_what_has_no_score_is_refused(model: TrainedModel) -> None:
+def test_unscorable_texts_are_refused(model: TrainedModel) -> None:
     with pytest.raises(ValueError, match=r"text 2, '   ', has no tokens and so no score; leave it out"):
         pseudo_likelihoods(model, ["bank", "   "])
     with pytest.raises(ValueError, match=r"text 1, 'bank bank .*\.\.\.', has 102 tokens.* rows of 64 .*; shorten it"):
@@ -142,18 +142,18 @@ def test_pairs_are_judged_by_the_higher_score(model: TrainedModel) -> None:
     assert Judgement("x", 400, 300).standard_error == pytest.approx(math.sqrt(0.75 * 0.25 / 400))
 
 
-def test_a_generator_is_used_where_there_is_one(tmp_path: Path) -> None:
+def test_generator_is_used_if_there_is_one(tmp_path: Path) -> None:
     electra = {"family": "electra", "pooler": "", "generator_width": 0.5, "embedding_size": 16}
     both = small_model(tmp_path, hidden_act="gelu", **electra)
     assert both.generator is not None
     assert pseudo_likelihoods(both, TEXTS) == pseudo_likelihoods(both.generator, TEXTS)
 
 
-def test_a_model_of_global_tokens_is_scored_too(tmp_path: Path) -> None:
+def test_model_with_global_tokens_scores_texts(tmp_path: Path) -> None:
     fields = {"family": "longformer", "type_vocab_size": 1, "window": 16, "global_every": 0}
     fields |= {"global_tokens": "marked", "global_projections": True}
-    made = trained_model(tmp_path, **fields)
-    (score,) = pseudo_likelihoods(made, ["The museum opened"])
+    model = trained_model(tmp_path, **fields)
+    (score,) = pseudo_likelihoods(model, ["The museum opened"])
     assert score.tokens == 3 and score.log_probability < 0
 
 
@@ -162,7 +162,7 @@ def write_pairs(path: Path, pairs: list[dict[str, object]]) -> Path:
     return path
 
 
-def test_files_of_blimp_are_read(tmp_path: Path) -> None:
+def test_blimp_files_are_read(tmp_path: Path) -> None:
     row = {"sentence_good": "They ran.", "sentence_bad": "They runs.", "field": "morphology", "UID": "agreement_1",
            "simple_LM_method": True, "pairID": "0"}  # fmt: skip
     write_pairs(tmp_path / "agreement_1.jsonl", [row, row | {"sentence_bad": "Them ran."}])
@@ -181,23 +181,23 @@ def test_files_of_blimp_are_read(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="empty: no files of minimal pairs"):
         read_pair_sets([tmp_path / "empty"])
     (tmp_path / "other").mkdir()
-    alike = write_pairs(tmp_path / "other" / "binding.jsonl", [{"none": "of them is read before"}])
+    alike = write_pairs(tmp_path / "other" / "binding.jsonl", [{"not": "read"}])
     with pytest.raises(ValueError, match=r"other/binding\.jsonl: both are minimal pairs named 'binding'"):
         read_pair_sets([tmp_path / "binding.tsv", alike])
 
 
-def test_the_verb_prints_scores_and_accuracies(
+def test_verb_prints_scores_and_accuracies(
     exported: Path, model: TrainedModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, output = f"hf:{exported}", tmp_path / "scores.jsonl"
     assert main(["evaluate", source, *TEXTS, "--variant", "word-l2r", "--output", str(output)]) == 0
-    said = capsys.readouterr().out
-    wanted = pseudo_likelihoods(model, TEXTS, "word-l2r")
-    for line, score, text in zip(said.splitlines(), wanted, TEXTS, strict=False):
+    printed = capsys.readouterr().out
+    expected = pseudo_likelihoods(model, TEXTS, "word-l2r")
+    for line, score, text in zip(printed.splitlines(), expected, TEXTS, strict=False):
         assert line == (
             f"{score.log_probability:10.3f}  {score.tokens:4} tokens  {score.per_token:8.3f} per token  {text}"
         )
-    assert f"pseudo-perplexity {perplexity(wanted):.3f} over" in said
+    assert f"pseudo-perplexity {perplexity(expected):.3f} over" in printed
     records = [json.loads(line) for line in output.read_text().splitlines()]
     assert [record["text"] for record in records] == TEXTS
     assert main(["evaluate", source, "bank", "--output", str(output)]) == 1
@@ -226,7 +226,7 @@ def test_the_verb_prints_scores_and_accuracies(
         (["RUN", "--file", os.devnull], f"--file {os.devnull}: it has no text; give a file with some"),
     ],
 )
-def test_wrong_words_are_refused(
+def test_verb_refuses_conflicting_options(
     exported: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["evaluate", *(f"hf:{exported}" if word == "RUN" else word for word in words)]) == 1

@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.run, pytest.mark.usefixtures("one_device")]
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run `one` of 16 steps, measured and saved at step 4 too, and a run `other` that never trained."""
+    """A folder with a run `one` of 16 steps, also measured and saved at step 4, and an untrained run `other`."""
     folder = tmp_path_factory.mktemp("compared")
     recipe = write_recipe(folder)
     few = ["--training.eval-rows", "24", "--optimizer.warmup-steps", "1", "--data.vocab-size", "600"]
@@ -50,10 +50,10 @@ def early(runs: Path) -> str:
     return str(runs / "one" / "checkpoints" / "4")
 
 
-def test_losses_are_those_that_the_run_measured(runs: Path, early: str) -> None:
-    found = compare_runs([early, str(runs / "one")], 0, no_progress)
-    assert (found.steps, found.examples) == ((4, 16), "24 held-out rows of 32 tokens")
-    figures = {figure.name: figure for figure in found.figures}
+def test_losses_equal_those_in_the_log(runs: Path, early: str) -> None:
+    comparison = compare_runs([early, str(runs / "one")], 0, no_progress)
+    assert (comparison.steps, comparison.examples) == ((4, 16), "24 held-out rows of 32 tokens")
+    figures = {figure.name: figure for figure in comparison.figures}
     logged = {one["step"]: one for one in read_metrics(runs / "one" / "metrics.jsonl") if "eval/mlm_loss" in one}
     for place, step in enumerate((4, 16)):
         for name, key in (("MLM loss (nats)", "eval/mlm_loss"), ("MLM accuracy", "eval/mlm_accuracy"),
@@ -66,15 +66,15 @@ def test_losses_are_those_that_the_run_measured(runs: Path, early: str) -> None:
     assert difference.low < difference.value < difference.high < 0 and difference.p_value < 0.01, "16 steps are better"
 
 
-def test_the_verb_writes_a_table_and_a_page(
+def test_verb_writes_a_table_and_a_page(
     runs: Path, early: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one, page = str(runs / "one"), tmp_path / "page.html"
     assert main(["compare", one, early, f"{one}/checkpoints/16", "--rows", "12", "--html", str(page)]) == 0
-    said = capsys.readouterr().out
-    assert "on 12 held-out rows of 32 tokens" in said and f"page: {page}" in said
-    assert re.search(rf"MLM loss \(nats\): {re.escape(early)} is worse than {re.escape(one)} by \d", said)
-    assert f"{one}/checkpoints/16 and {one} are equal" in said
+    output = capsys.readouterr().out
+    assert "on 12 held-out rows of 32 tokens" in output and f"page: {page}" in output
+    assert re.search(rf"MLM loss \(nats\): {re.escape(early)} is worse than {re.escape(one)} by \d", output)
+    assert f"{one}/checkpoints/16 and {one} are equal" in output
     assert "<script" not in page.read_text() and early in page.read_text()
 
 
@@ -88,7 +88,7 @@ def test_the_verb_writes_a_table_and_a_page(
         (["one", "other", "--rows", "-1"], "--rows -1: give a number of rows above 0"),
     ],
 )
-def test_what_cannot_be_compared_is_refused(
+def test_incomparable_runs_are_refused(
     runs: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["compare", *(word if word[0] == "-" else str(runs / word) for word in words)]) == 1
@@ -133,20 +133,20 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.long
 def test_predictions_of_a_task_are_compared(tuned: Path) -> None:
-    found = compare_runs([str(tuned / "little"), str(tuned / "much")], 0, no_progress)
-    assert found.examples == "32 examples of dev of classification"
-    accuracy, f1 = found.figures
+    comparison = compare_runs([str(tuned / "little"), str(tuned / "much")], 0, no_progress)
+    assert comparison.examples == "32 examples of dev of classification"
+    accuracy, f1 = comparison.figures
     assert (accuracy.name, f1.name) == ("accuracy", "macro_f1")
-    gold = [row["label"] for row in rows_of(tuned / "data" / "dev.tsv")]
+    gold = [row["label"] for row in read_tsv(tuned / "data" / "dev.tsv")]
     for value, run in zip(accuracy.values, ("little", "much"), strict=True):
-        predicted = [row["prediction"] for row in rows_of(tuned / run / "predictions" / "dev.tsv")]
+        predicted = [row["prediction"] for row in read_tsv(tuned / run / "predictions" / "dev.tsv")]
         assert value == pytest.approx(np.mean([one == other for one, other in zip(gold, predicted, strict=True)]))
     (difference,) = accuracy.differences
     assert difference.low <= difference.value <= difference.high and 0 < difference.p_value <= 1
 
 
 def write_entities(folder: Path, train: int, dev: int) -> Path:
-    """As `write_tags`, where every word is an entity of the type that was its tag, and one has a separator of lines."""
+    """Like `write_tags`, with an entity for every word, and a line separator inside one word."""
     for path in write_tags(folder, train, dev).glob("*.conll"):
         entities = re.sub(r"(\S+)$", r"B-\1", path.read_text(), flags=re.M).replace(" ", "\t")
         path.write_text(entities.replace("saw", "s\u2028aw"))
@@ -156,15 +156,15 @@ def write_entities(folder: Path, train: int, dev: int) -> Path:
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "write"), [("ner", write_entities), ("pos", write_tags), ("squad", write_questions)])
 def test_tags_and_answers_are_compared(name: str, write: Callable, tmp_path: Path) -> None:
-    """The values are those that each run measured, and the differences those of the formula on the same draws."""
+    """The values equal the runs' own, and lie inside the intervals."""
     start, data = small_start(tmp_path / "start"), write(tmp_path / "data", 32, 12)
     for run, epochs in (("little", 0.5), ("much", 3.0)):
         config = small_config(name, start, data, tmp_path / run, epochs=epochs)
         with alone() as processes:
             finetune(config, start, content_of(config, start), processes, lambda _: None)
-    found = compare_runs([str(tmp_path / "little"), str(tmp_path / "much")], 0, no_progress)
-    assert found.examples.startswith("12 examples of dev")
-    for figure in found.figures:
+    comparison = compare_runs([str(tmp_path / "little"), str(tmp_path / "much")], 0, no_progress)
+    assert comparison.examples.startswith("12 examples of dev")
+    for figure in comparison.figures:
         for value, run in zip(figure.values, ("little", "much"), strict=True):
             (path,) = (tmp_path / run).glob("results.json")
             assert value == pytest.approx(
@@ -172,32 +172,32 @@ def test_tags_and_answers_are_compared(name: str, write: Callable, tmp_path: Pat
             )
         (difference,) = figure.differences
         assert difference.low <= difference.value <= difference.high and 0 < difference.p_value <= 1
-    (predictions,) = [path for path in (tmp_path / "much" / "predictions").rglob("*") if path.name in OF_DEV]
-    predictions.write_text(predictions.read_text().replace(*OF_DEV[predictions.name], 1))
+    (predictions,) = [path for path in (tmp_path / "much" / "predictions").rglob("*") if path.name in PREDICTION_EDITS]
+    predictions.write_text(predictions.read_text().replace(*PREDICTION_EDITS[predictions.name], 1))
     with pytest.raises(ValueError, match="does not hold a prediction for each example of the task; fine-tune again"):
         compare_runs([str(tmp_path / "little"), str(tmp_path / "much")], 0, no_progress)
 
 
-# A file of predictions -> how it becomes one of other examples.
-OF_DEV = {"dev.conll": ("\t", "x\t"), "predictions.json": ('": "', 'x": "')}
+# A file of predictions -> a replacement that makes it belong to other examples.
+PREDICTION_EDITS = {"dev.conll": ("\t", "x\t"), "predictions.json": ('": "', 'x": "')}
 
 
 def test_held_out_rows_count_once(runs: Path, early: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same text again is no further evidence: where a run evaluates more rows than there are, each counts once."""
+    """Repeated text is not further evidence: each row counts once, even if a run evaluates more rows than exist."""
     with pytest.raises(ValueError, match=r"has [0-9,]+ held-out rows") as refused:
         compare_runs([str(runs / "one"), early], 9_999, no_progress)
-    there_are = re.search(r"has ([0-9,]+) held-out rows", str(refused.value))[1]
+    available = re.search(r"has ([0-9,]+) held-out rows", str(refused.value))[1]
 
-    def asking_for_more(path: str) -> TrainedModel:
+    def load_with_more_rows(path: str) -> TrainedModel:
         model = load_run(path)
         training = replace(model.config.training, eval_rows=5_000)
         return replace(model, config=replace(model.config, training=training))
 
-    monkeypatch.setattr(run_comparison, "load_run", asking_for_more)
-    assert compare_runs([str(runs / "one"), early], 0, no_progress).examples.startswith(f"{there_are} held-out rows")
+    monkeypatch.setattr(run_comparison, "load_run", load_with_more_rows)
+    assert compare_runs([str(runs / "one"), early], 0, no_progress).examples.startswith(f"{available} held-out rows")
 
 
-def rows_of(path: Path) -> list[dict[str, str]]:
+def read_tsv(path: Path) -> list[dict[str, str]]:
     with path.open() as file:
         return list(csv.DictReader(file, delimiter="\t"))
 
@@ -231,7 +231,7 @@ def test_compare_rejects_other_predictions(tuned: Path, runs: Path, tmp_path: Pa
 
 
 def test_undefined_figures_have_no_p_value() -> None:
-    """Such as the correlation of a run that predicts a constant."""
+    """For example the correlation of a run that predicts a constant."""
     nan = float("nan")
     figure = run_comparison.Compared("pearson", (0.9, nan), (Difference(0.9, nan, nan, nan, nan),), False, ".3f")
     assert _columns(figure.differences[0], figure) == ("–", "–", "–")

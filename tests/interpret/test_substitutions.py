@@ -1,4 +1,4 @@
-"""Variants of proteins are scored as transformers scores them, and substitutions that harm rank below neutral ones."""
+"""Scores of protein variants equal those computed with transformers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> TrainedModel:
 
 
 @pytest.mark.parametrize("marginal", ["masked", "wild-type"])
-def test_scores_are_those_of_transformers(model: TrainedModel, tmp_path: Path, marginal: str) -> None:
+def test_scores_equal_transformers(model: TrainedModel, tmp_path: Path, marginal: str) -> None:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     export_huggingface(model, tmp_path / "hf")
     network = transformers.EsmForMaskedLM.from_pretrained(tmp_path / "hf").eval()
@@ -70,12 +70,12 @@ def test_verb_reads_a_table_and_writes_scores(
         ("A4V:A4L", "two substitutions of one place"),
     ],
 )
-def test_a_variant_of_another_sequence_is_refused(written: str, reason: str) -> None:
+def test_invalid_variant_is_refused(written: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         parse_variant(written, SEQUENCE)
 
 
-def test_a_letter_that_the_vocabulary_lacks_is_refused(model: TrainedModel) -> None:
+def test_letter_outside_the_vocabulary_is_refused(model: TrainedModel) -> None:
     with pytest.raises(ValueError, match="its vocabulary has no token 'é'"):
         score_variants(model, [parse_variant("A4é", SEQUENCE)])
     with pytest.raises(ValueError, match="has 11 letters and 10 tokens"):

@@ -2,8 +2,8 @@
 
 python tests/launch/check_tools.py
 
-gcloud runs without an account and without a way out: it leaves with 2 for a flag that it does not know, and with 1 for
-the lack of an account. xpk has a dry run of its own. SkyPilot, where `sky` can be imported, reads the task.
+gcloud runs without an account and without network access: it exits with 2 for an unknown flag, and with 1 for the
+missing account. xpk has its own dry run. SkyPilot reads the task, if `sky` can be imported.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 GOLDEN = Path(__file__).parent / "golden"
-NOWHERE = {
+OFFLINE = {
     "CLOUDSDK_CORE_CHECK_GCE_METADATA": "false",
     "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
     "CLOUDSDK_CORE_PROJECT": "nobodys",
@@ -28,40 +28,40 @@ NOWHERE = {
 
 
 def main() -> int:
-    wrong = 0
+    failures = 0
     with tempfile.TemporaryDirectory() as folder:
-        environment = os.environ | NOWHERE | {"CLOUDSDK_CONFIG": folder}
-        for tool, more, fine in (("gcloud", [], (1,)), ("xpk", ["--dry-run"], (0,))):
+        environment = os.environ | OFFLINE | {"CLOUDSDK_CONFIG": folder}
+        for tool, options, valid_codes in (("gcloud", [], (1,)), ("xpk", ["--dry-run"], (0,))):
             if shutil.which(tool) is None:
-                print(f"{tool}: not on the PATH, so not asked")
+                print(f"{tool}: skipped, not on the PATH")
                 continue
             for command in commands(tool):
-                done = subprocess.run([*command, *more], env=environment, cwd=folder, capture_output=True, text=True)
-                understood = done.returncode in fine
-                wrong += not understood
-                print(f"{'understood' if understood else 'WRONG'}: {shlex.join(command)[:100]}")
-                if not understood:
+                done = subprocess.run([*command, *options], env=environment, cwd=folder, capture_output=True, text=True)
+                is_valid = done.returncode in valid_codes
+                failures += not is_valid
+                print(f"{'valid' if is_valid else 'INVALID'}: {shlex.join(command)[:100]}")
+                if not is_valid:
                     print(done.stderr[-1000:] or done.stdout[-1000:])
-        wrong += not task_is_read(Path(folder) / "task.yaml")
-    return int(wrong > 0)
+        failures += not is_task_valid(Path(folder) / "task.yaml")
+    return int(failures > 0)
 
 
 def commands(tool: str) -> list[list[str]]:
-    """The commands of a tool in all dry runs, each once."""
+    """The distinct commands of a tool in all dry runs."""
     lines = {line for record in GOLDEN.glob("*.txt") for line in record.read_text().splitlines()}
     return [shlex.split(line) for line in sorted(lines) if line.startswith(f"{tool} ")]
 
 
-def task_is_read(file: Path) -> bool:
+def is_task_valid(file: Path) -> bool:
     try:
         import sky
     except ModuleNotFoundError:
-        print("sky: cannot be imported, so not asked")
+        print("sky: skipped, cannot be imported")
         return True
     record = (GOLDEN / "skypilot.txt").read_text()
     file.write_text(record.partition("skypilot.yaml\n")[2].partition("\n# ")[0])
     task = sky.Task.from_yaml(str(file))
-    print(f"understood: {task.num_nodes} x {task.resources}")
+    print(f"valid: {task.num_nodes} x {task.resources}")
     return task.num_nodes == 2
 
 

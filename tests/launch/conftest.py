@@ -21,7 +21,7 @@ def executable(path: Path, text: str) -> Path:
 
 @pytest.fixture
 def with_stand_in(tmp_path: Path) -> dict[str, str]:
-    """Environment variables for which `bertjax` is the stand-in, run by this Python."""
+    """Environment variables that make `bertjax` the stand-in, run by this Python."""
     stand_in = Path(__file__).with_name("stand_in.py")
     executable(tmp_path / "bin" / "bertjax", f'#!/bin/sh\nexec {sys.executable} {stand_in} "$@"\n')
     return os.environ | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(REPOSITORY)}

@@ -1,9 +1,9 @@
-"""A program that behaves like `bertjax pretrain` towards a launcher, in a tenth of a second and without a model.
+"""Behave like `bertjax pretrain` towards a launcher, in a tenth of a second and without a model.
 
-It takes the arguments of a run and writes `RUN/checkpoints/<step>`, `metadata/metadata` last. The variable STAND_IN has
-its faults, words of the form PROCESS:STEP:FAULT. Each happens once, or in every attempt if STEP is `always`. FAULT is
-`kill` (it kills itself), an exit code, or `wait` (it writes RUN/waiting-PID and continues when RUN/go exists). A signal
-makes it save and end, unless another process had a fault meanwhile.
+Takes the arguments of a run and writes `RUN/checkpoints/<step>`, with `metadata/metadata` last. The variable STAND_IN
+lists faults of the form PROCESS:STEP:FAULT. Each happens once, or in every attempt if STEP is `always`. FAULT is `kill`
+(kill itself), an exit code, or `wait` (write RUN/waiting-PID and continue when RUN/go exists). On a signal it saves and
+ends, unless another process had a fault meanwhile.
 """
 
 import os
@@ -49,7 +49,7 @@ def main() -> int:
 
 
 def say(line: str) -> None:
-    os.write(1, f"{line}\n".encode())  # in one piece, for several write to the same place
+    os.write(1, f"{line}\n".encode())  # in one piece, because several processes share the output
 
 
 def newest(run: Path) -> int:
@@ -67,9 +67,9 @@ def save(run: Path, step: int) -> None:
 
 
 def wait_for_others(run: Path, keys: dict[str, str], step: int, signals: list[int]) -> None:
-    """Wait for the other processes of this machine before a step, as a real one does; they may be slow or dead.
+    """Wait for the other processes of this machine before a step, like a real run; they may be slow or dead.
 
-    Stand-ins for clusters may run one host after the other, and those hosts do not wait.
+    Hosts of a simulated cluster may run one after the other, and do not wait.
     """
     host, _, port = keys.get("--hosts.coordinator", "").partition(":")
     if host != "127.0.0.1":

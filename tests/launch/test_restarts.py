@@ -47,7 +47,7 @@ TWO = ["--processes", "2", "--fake-devices", "1"]
         ([75, 0], [5], 0),
         ([75, 75, 75, 75, 0], [None] * 4, 0),
         ([137, 0], [5], 0),
-        ([1, 1, 1, 1, 0], [None, None, 5, 5], 0),  # a new checkpoint between: it is getting on
+        ([1, 1, 1, 1, 0], [None, None, 5, 5], 0),  # a new checkpoint counts as progress
         ([1, 1, 1], [None] * 3, 1),
         ([75] * 10, [None] * 10, 1),
         ([130], [], 130),
@@ -56,11 +56,11 @@ TWO = ["--processes", "2", "--fake-devices", "1"]
     ],
 )
 def test_exit_codes_decide_restarts(codes: list[int], steps: list[int | None], expected: int) -> None:
-    """Of runs that end with these codes, each but the last with this newest checkpoint."""
+    """Runs end with these codes; all but the last leave these latest checkpoints."""
     ends, newest = iter(codes), iter([None, *steps])
     restarts = keep_running.Restarts(lambda: next(newest), 0.0)
     assert keep_running.keep_running(lambda: next(ends), keep_running.SignalForwarder(), restarts) == expected
-    assert not [*ends], "it was not started again"
+    assert not [*ends], "the run was not restarted"
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_exit_codes_decide_restarts(codes: list[int], steps: list[int | None], e
         ],
     ),
 )
-def test_processes_that_end_are_started_again(
+def test_ended_processes_are_restarted(
     faults: str, expected: int, starts: list[int], with_stand_in: dict[str, str], tmp_path: Path
 ) -> None:
     environment = with_stand_in | {"STAND_IN": faults}
@@ -168,7 +168,7 @@ def test_failed_process_is_named_after_all_ended(with_stand_in: dict[str, str], 
         command("local.py", tmp_path / "run", *TWO), env=environment, stdout=subprocess.PIPE, text=True
     )
     process.stdout.readline(), process.stdout.readline()
-    process.send_signal(signal.SIGSTOP)  # it looks only when both have ended
+    process.send_signal(signal.SIGSTOP)  # the launcher continues when both have ended
     children = ["ps", "-o", "stat=", "--ppid", str(process.pid)]
     end = time.monotonic() + 300
     while [state[0] for state in subprocess.check_output(children, text=True).split()] != ["Z", "Z"]:
@@ -213,7 +213,7 @@ def test_signal_reaches_all_and_ends_the_job(
 
 def test_processes_end_with_a_killed_launcher(with_stand_in: dict[str, str], tmp_path: Path) -> None:
     if sys.platform != "linux":
-        pytest.skip("only Linux tells a process that its parent has died")
+        pytest.skip("needs Linux, which signals the death of a parent")
     run = tmp_path / "run"
     arguments = command("local.py", run, *TWO, steps=2000, every=1000)
     process = subprocess.Popen(arguments, env=with_stand_in, stdout=subprocess.PIPE, text=True)

@@ -1,7 +1,6 @@
-"""Launchers of clusters, with stand-ins for their tools that run the commands of hosts on this machine.
+"""Cluster launchers, with stand-ins for their tools that run the hosts' commands on this machine.
 
-The scripts of the hosts are the real ones, in a copy of the checkout without the installation; `stand_in.py` replaces
-the run that they start.
+The hosts' scripts are real, in a copy of the checkout without the installation; `stand_in.py` replaces the run.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent.parent
 STEPS = ["--training.steps", "20", "--training.checkpoint-every", "5"]
 NO_INSTALLATION = "prepare_environment() { python=$BERTJAX_TEST_PYTHON; }\n"
 
-# A queued resource is a file with its state; `ssh` and `scp` go to folders, a worker each.
+# A queued resource is a file with its state; `ssh` and `scp` use a folder for each worker.
 GCLOUD = """#!/usr/bin/env bash
 set -euo pipefail
 cd "$CLOUD"
@@ -49,7 +48,7 @@ case $what in
 esac
 """
 
-# The batch script runs, and runs again while it asks to be queued again; srun has two tasks and the highest exit code.
+# The batch script runs again while it requests a requeue; srun runs two tasks and returns the highest exit code.
 SBATCH = """#!/usr/bin/env bash
 cat >"$CLOUD/script"
 export SLURM_JOB_ID=1 SLURM_SUBMIT_DIR=$PWD
@@ -68,7 +67,7 @@ exit $code
 """
 SCONTROL = '#!/bin/sh\n[ "$*" = "requeue 1" ] && touch "$CLOUD/requeue"\n'
 
-# One host after the other has the task's script, under the variables that SkyPilot sets; 75 starts all again.
+# Hosts run the task's script one after the other with SkyPilot's variables; exit code 75 restarts all.
 SKY = """#!/usr/bin/env bash
 run=$(sed -n '/^run:/,$p' "${@: -1}" | tail -n +2)
 export SKYPILOT_NODE_IPS=$'10.0.0.1\\n10.0.0.2' SKYPILOT_NUM_NODES=2 SKYPILOT_NUM_GPUS_PER_NODE=8
@@ -91,7 +90,7 @@ case $1 in
   *) exit 1 ;;
 esac
 """
-# A workload is created with the variables of a file.
+# A workload takes its variables from a file.
 XPK = """#!/usr/bin/env bash
 for word; do [[ $word != --env-file=* ]] || cp "${word#*=}" "$CLOUD/secret"; done
 """
@@ -108,7 +107,7 @@ TOOLS = {
 
 @pytest.fixture
 def cloud(tmp_path: Path, with_stand_in: dict[str, str]) -> Callable[..., subprocess.Popen]:
-    """Start a launcher of a copied checkout; the files of the stand-ins lie in `tmp_path / "cloud"`."""
+    """Start a launcher from a copied checkout; the stand-ins keep their files in `tmp_path / "cloud"`."""
     checkout, world = tmp_path / "checkout", tmp_path / "cloud"
     world.mkdir()
     for folder in ("launch", "configs"):
@@ -138,7 +137,7 @@ def cloud(tmp_path: Path, with_stand_in: dict[str, str]) -> Callable[..., subpro
     return start
 
 
-def output_of(process: subprocess.Popen) -> str:
+def wait_for_output(process: subprocess.Popen) -> str:
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
     return output
@@ -146,27 +145,27 @@ def output_of(process: subprocess.Popen) -> str:
 
 def test_slurm_job_requeues_and_resumes(cloud: Callable[..., subprocess.Popen], tmp_path: Path) -> None:
     keys = ["--run-dir", str(tmp_path / "run"), *STEPS]
-    output = output_of(cloud("slurm.sh", "--nodes", "2", "configs/quickstart.py", *keys, stand_in="0:7:75"))
-    begun = [line for line in output.splitlines() if "begins at step" in line]
-    assert len(begun) == 4 and "0" not in [line.split()[-1] for line in begun[2:]], output
+    output = wait_for_output(cloud("slurm.sh", "--nodes", "2", "configs/quickstart.py", *keys, stand_in="0:7:75"))
+    starts = [line for line in output.splitlines() if "begins at step" in line]
+    assert len(starts) == 4 and "0" not in [line.split()[-1] for line in starts[2:]], output
     assert (tmp_path / "run" / "checkpoints" / "20").is_dir()
 
 
-@pytest.mark.long  # the suite has a job of Slurm, and SkyPilot's dry run
+@pytest.mark.long  # the suite covers Slurm, and SkyPilot's dry run
 def test_skypilot_job_recovers_and_resumes(cloud: Callable[..., subprocess.Popen], tmp_path: Path) -> None:
     keys = ["--run-dir", f"file://{tmp_path}/run", "--data.root", "s3://mine/data", *STEPS]
     launcher = ["skypilot.sh", "--gpus", "H100:8", "--nodes", "2", "configs/quickstart.py"]
-    output = output_of(cloud(*launcher, *keys, stand_in="0:7:75"))
-    begun = [line for line in output.splitlines() if "begins at step" in line]
-    assert begun[0] == "process 0 of 2 at 10.0.0.1:8476 begins at step 0"
-    assert [line.split()[1] for line in begun] == ["0", "0", "1"] and begun[1].endswith("step 5")
+    output = wait_for_output(cloud(*launcher, *keys, stand_in="0:7:75"))
+    starts = [line for line in output.splitlines() if "begins at step" in line]
+    assert starts[0] == "process 0 of 2 at 10.0.0.1:8476 begins at step 0"
+    assert [line.split()[1] for line in starts] == ["0", "0", "1"] and starts[1].endswith("step 5")
 
 
-def test_gke_dry_run_prints_what_kubectl_gets(cloud: Callable[..., subprocess.Popen], tmp_path: Path) -> None:
+def test_gke_dry_run_prints_the_input_of_kubectl(cloud: Callable[..., subprocess.Popen], tmp_path: Path) -> None:
     launcher, *arguments = DRY_RUNS["gke"]
     arguments.remove("--build")
-    printed = output_of(cloud(launcher, "--dry-run", *arguments))
-    output_of(cloud(launcher, *arguments))
+    printed = wait_for_output(cloud(launcher, "--dry-run", *arguments))
+    wait_for_output(cloud(launcher, *arguments))
     world = tmp_path / "cloud"
     assert (
         printed == f'kubectl {(world / "calls").read_text().strip()} <<"END"\n{(world / "manifest").read_text()}END\n'
@@ -176,7 +175,7 @@ def test_gke_dry_run_prints_what_kubectl_gets(cloud: Callable[..., subprocess.Po
 @pytest.mark.parametrize("name", ["gke_tpu7x", "xpk"])
 def test_env_values_reach_the_cluster(name: str, cloud: Callable[..., subprocess.Popen], tmp_path: Path) -> None:
     launcher, *arguments = DRY_RUNS[name]
-    output_of(cloud(launcher, "--env", "MY_KEY,MY_PROJECT", *arguments, MY_KEY="open sesame", MY_PROJECT="bert"))
+    wait_for_output(cloud(launcher, "--env", "MY_KEY,MY_PROJECT", *arguments, MY_KEY="open sesame", MY_PROJECT="bert"))
     assert (tmp_path / "cloud" / "secret").read_text() == "MY_KEY=open sesame\nMY_PROJECT=bert\n"
     assert not list((tmp_path / "checkout").rglob("build/*/*"))
 
@@ -205,18 +204,18 @@ def test_preempted_tpu_is_requested_again(cloud: Callable[..., subprocess.Popen]
     with (tmp_path / "checkout" / "configs" / "bert_base.py").open("a") as recipe:
         recipe.write("# changed while it runs\n")
     switch_off_hosts("SUSPENDED", world, run, process)
-    output = output_of(process)
-    assert (run / "environment").read_text() == "open sesame"  # which only --env brings to a host
+    output = wait_for_output(process)
+    assert (run / "environment").read_text() == "open sesame"  # only --env passes it to a host
     first, second = (world / "sent").read_text().split("-\n")[:2]
-    assert first == second  # the code of the run, without later changes
-    assert not list((tmp_path / "checkout" / "build" / "mine").iterdir())  # the next run has a package of its own
+    assert first == second  # the run's code, without later changes
+    assert not list((tmp_path / "checkout" / "build" / "mine").iterdir())  # the next run builds its own package
     assert "the TPU was preempted; requesting another one" in output and "done; everything is in" in output
     calls = [" ".join(line.split()[2:4]) for line in (world / "calls").read_text().splitlines()]
     assert calls.count("queued-resources create") == 2 and calls.count("queued-resources delete") == 2
     assert (run / "checkpoints" / "20").is_dir() and not (world / "state").exists()
 
 
-def test_tpu_that_never_was_active_is_not_requested_again(
+def test_tpu_that_was_never_active_is_not_requested_again(
     cloud: Callable[..., subprocess.Popen], tmp_path: Path
 ) -> None:
     keys = ["--run-dir", f"file://{tmp_path}/run", "--data.root", "gs://mine/data", *STEPS]
@@ -226,12 +225,12 @@ def test_tpu_that_never_was_active_is_not_requested_again(
     assert process.returncode == 1 and "queued-resources delete mine --zone=z --force" in output, output
 
 
-@pytest.mark.long  # the suite has a preempted one
+@pytest.mark.long  # the suite covers a preempted TPU
 def test_lost_tpu_is_requested_again(cloud: Callable[..., subprocess.Popen], tmp_path: Path) -> None:
     keys = ["--run-dir", f"file://{tmp_path}/run", "--data.root", "gs://mine/data", *STEPS]
     process = cloud("tpu_vm.sh", *TPU, *keys, stand_in="0:7:wait")
     switch_off_hosts("FAILED", tmp_path / "cloud", tmp_path / "run", process)
-    output = output_of(process)
+    output = wait_for_output(process)
     assert "the TPU is lost; requesting another one" in output and "done; everything is in" in output
 
 
@@ -261,7 +260,7 @@ def switch_off_hosts(state: str, world: Path, run: Path, process: subprocess.Pop
     assert (run / "checkpoints" / "5").is_dir()
     hosts = sorted((world / "hosts").iterdir())
     assert [host.name for host in hosts] == ["mine-0", "mine-1"]
-    # Read first: as soon as the state is known the launcher removes them.
+    # Read first, because the launcher removes them as soon as it sees the state.
     leaders = [int((host / "bertjax" / "build" / "detached" / "pid").read_text()) for host in hosts]
     (world / "state").write_text(f"{state}\n")
     for leader in leaders:
@@ -270,7 +269,7 @@ def switch_off_hosts(state: str, world: Path, run: Path, process: subprocess.Pop
 
 
 def kill_session(leader: int) -> None:
-    """Kill all processes of a host, as switching it off does."""
+    """Kill all processes of a host, as if it was switched off."""
     listed = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
     children: dict[int, list[int]] = {}
     for line in listed.splitlines():
@@ -280,7 +279,7 @@ def kill_session(leader: int) -> None:
     for pid in family:
         family += children.get(pid, [])
     for pid in family:
-        with contextlib.suppress(ProcessLookupError):  # it may follow its parent by itself
+        with contextlib.suppress(ProcessLookupError):  # it may have ended with its parent
             os.kill(pid, signal.SIGKILL)
 
 
@@ -296,7 +295,7 @@ def test_run_executes_the_command_of_the_page(cloud: Callable[..., subprocess.Po
     (command,) = (one for one in documented_launches() if "/run.sh" in one)
     assert [command] == [" ".join(line.split()) for line in PREPARE]
     launcher, *arguments = shlex.split(command)
-    printed = output_of(cloud(launcher.rpartition("/")[2], *arguments)).splitlines()
+    printed = wait_for_output(cloud(launcher.rpartition("/")[2], *arguments)).splitlines()
     assert arguments[:2] == ["[gcs]", "bertjax"] and printed[1:] == arguments[2:]
 
 
@@ -305,5 +304,6 @@ def test_quickstart_of_the_page_trains(cloud: Callable[..., subprocess.Popen], t
     assert "./launch/quickstart.sh" in documented_launches()
     run = tmp_path / "run"
     sizes = ["--training.steps", "2", "--training.eval-rows", "8", "--model.hidden-size", "16", "--run-dir", str(run)]
-    output_of(cloud("quickstart.sh", *sizes, "--model.num-attention-heads", "2", "--model.num-hidden-layers", "1"))
+    sizes += ["--model.num-attention-heads", "2", "--model.num-hidden-layers", "1"]
+    wait_for_output(cloud("quickstart.sh", *sizes))
     assert (run / "report.html").is_file()

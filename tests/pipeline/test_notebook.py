@@ -23,14 +23,14 @@ def code_cells(notebook):
 
 
 def shown_values(notebook):
-    """The results below the cells, without the bars of progress."""
+    """The results of the cells, without progress bars."""
     outputs = [output for cell in code_cells(notebook) for output in cell.outputs]
     values = [output.data for output in outputs if output.output_type in ("execute_result", "display_data")]
     return [value for value in values if BAR not in value]
 
 
 def check_outputs(notebook):
-    """Text, a masked row, a model better than its baseline, tokens, the attention page, a classifier."""
+    """Check for text, a masked row, a model better than its baseline, tokens, the attention page, a classifier."""
     cells = code_cells(notebook)
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
     outputs = [output for cell in cells for output in cell.outputs]
@@ -50,26 +50,26 @@ def check_outputs(notebook):
     assert "model.safetensors" in texts[-1]
 
 
-def test_stored_outputs_are_those_of_a_good_run():
+def test_stored_outputs_come_from_a_good_run():
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     assert NOTEBOOK.stat().st_size < LARGEST
     assert not [o for cell in code_cells(notebook) for o in cell.outputs if o.get("name") == "stderr"]
     check_outputs(notebook)
 
 
-def test_it_calls_what_there_is_with_parameters_that_there_are():
+def test_notebook_calls_match_function_signatures():
     cells = code_cells(nbformat.read(NOTEBOOK, as_version=4))
     nodes = [node for cell in cells for node in ast.walk(ast.parse(cell.source))]
-    called = [(ast.unparse(node.func).split("."), node) for node in nodes if isinstance(node, ast.Call)]
-    calls = [(words[1], call) for words, call in called if words[0] == "bertjax" and len(words) == 2]
+    named_calls = [(ast.unparse(node.func).split("."), node) for node in nodes if isinstance(node, ast.Call)]
+    calls = [(words[1], call) for words, call in named_calls if words[0] == "bertjax" and len(words) == 2]
     assert {name for name, _ in calls} >= {"recipe", "prepare", "pretrain", "finetune", "load", "tokenize", "attention"}
     for name, call in calls:
         parameters = inspect.signature(getattr(bertjax, name))
         parameters.bind(*call.args, **{keyword.arg: keyword.value for keyword in call.keywords})
 
 
-@pytest.mark.long  # minutes; the suite does the same steps by functions, in test_python_api.py
-def test_it_runs_in_a_kernel(tmp_path, monkeypatch):
+@pytest.mark.long  # takes minutes; test_python_api.py covers the same functions
+def test_notebook_runs_in_a_kernel(tmp_path, monkeypatch):
     nbclient = pytest.importorskip("nbclient", reason="needs nbclient: pip install 'bertjax[test]'")
     pytest.importorskip("ipykernel", reason="needs ipykernel: pip install 'bertjax[test]'")
     pytest.importorskip("ipywidgets", reason="needs ipywidgets, for bars: pip install 'bertjax[test]'")

@@ -1,4 +1,4 @@
-"""Whole runs from Python: the same bits as the verbs, results that show themselves, signals that end no program."""
+"""Complete runs from Python: the same bits as the verbs, readable results, and signals that do not end the program."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from bertjax.run.telemetry import curves, read_metrics
 pytestmark = pytest.mark.usefixtures("one_device")
 
 PACKAGE = str(Path(bertjax.__file__).parent)
-STEPS = SIX_STEPS | {"training.grad_accum_steps": 1}  # or the first trace is that of the choice of microbatches
+STEPS = SIX_STEPS | {"training.grad_accum_steps": 1}  # otherwise the choice of microbatches is traced first
 
 
 class Signals(bertjax.Callback):
@@ -54,48 +54,53 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def configured(folder: Path, run: str) -> Config:
+def make_config(folder: Path, run: str) -> Config:
     return tiny_config(folder, run, STEPS)
 
 
 @pytest.fixture(scope="module")
 def pretrained(folder: Path):
-    return bertjax.pretrain(configured(folder, "python"))
+    return bertjax.pretrain(make_config(folder, "python"))
 
 
 def test_prepare_makes_the_store_that_pretrain_uses(folder, pretrained):
-    made = bertjax.prepare(configured(folder, "python"))
-    assert [path for path in (folder / "data").iterdir() if path.name.startswith("store-")] == [made.path]
-    assert made.sizes.keys() == {"train", "held_out"} and f"token store: {made.path}" in str(made)
+    prepared = bertjax.prepare(make_config(folder, "python"))
+    assert [path for path in (folder / "data").iterdir() if path.name.startswith("store-")] == [prepared.path]
+    assert prepared.sizes.keys() == {"train", "held_out"} and f"token store: {prepared.path}" in str(prepared)
 
 
 @pytest.fixture(scope="module")
 def by_verb(folder: Path, pretrained) -> tuple[str, list[list[str]]]:
-    """What the same run by the verb printed, and the frames of the package at each trace of the update."""
+    """(output of the same run by the verb, frames of the package at each trace of the optimizer update)."""
     stacks: list[list[str]] = []
 
-    def noted(update: Any) -> Any:
-        def call(*given: Any, **named: Any) -> Any:
-            frame, found = sys._getframe(1), []
+    def record_frames(update: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            frame, names = sys._getframe(1), []
             while frame is not None:
                 if frame.f_code.co_filename.startswith(PACKAGE):
-                    found.append(f"{Path(frame.f_code.co_filename).stem}.{frame.f_code.co_name}")
+                    names.append(f"{Path(frame.f_code.co_filename).stem}.{frame.f_code.co_name}")
                 frame = frame.f_back
-            stacks.append(found[::-1])
-            return update(*given, **named)
+            stacks.append(names[::-1])
+            return update(*arguments, **options)
 
         return call
 
     words = [word for key, value in STEPS.items() for word in (f"--{key}", str(value))]
     words += ["--data.sources", f"lines:{folder / 'corpus.txt'}", "--data.root", str(folder / "data")]
-    make, said = job.make_optimizer, io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said):
-        patch.setattr(job, "make_optimizer", lambda config: (o := make(config))._replace(update=noted(o.update)))
+    make, printed = job.make_optimizer, io.StringIO()
+
+    def make_traced(config: Any) -> Any:
+        optimizer = make(config)
+        return optimizer._replace(update=record_frames(optimizer.update))
+
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        patch.setattr(job, "make_optimizer", make_traced)
         assert main(["pretrain", str(folder / "tiny_recipe.py"), *words, "--run-dir", str(folder / "verb")]) == 0
-    return said.getvalue(), stacks
+    return printed.getvalue(), stacks
 
 
-def test_a_run_from_python_has_the_bits_of_the_verbs(folder, pretrained, by_verb):
+def test_python_run_has_the_same_bits_as_the_verb(folder, pretrained, by_verb):
     assert digests(folder / "verb") == digests(folder / "python")
     about = str(pretrained).replace(str(folder / "python"), str(folder / "verb"))
     assert about.strip().splitlines()[0] in by_verb[0] and "Next:" in about
@@ -106,20 +111,20 @@ def test_main_reaches_the_update_in_eight_frames(by_verb):
     assert stacks and len(stacks[0]) <= 8, " > ".join(stacks[0])
 
 
-def test_the_result_says_and_shows_what_was_reached(pretrained):
+def test_pretrain_result_has_figures_and_curves(pretrained):
     assert (pretrained.step, saved_steps(pretrained.directory)) == (6, [6])
-    found = curves(read_metrics(pretrained.directory / "metrics.jsonl"))
-    assert pretrained.figures["eval/mlm_loss"] == pytest.approx(found["eval/mlm_loss"][1][-1], rel=1e-8)
-    assert pretrained.baselines.keys() == {name for name in found if name.startswith("baseline/")} != set()
+    names = curves(read_metrics(pretrained.directory / "metrics.jsonl"))
+    assert pretrained.figures["eval/mlm_loss"] == pytest.approx(names["eval/mlm_loss"][1][-1], rel=1e-8)
+    assert pretrained.baselines.keys() == {name for name in names if name.startswith("baseline/")} != set()
     assert (pretrained.exported / "model.safetensors").is_file()
     assert bertjax.load(pretrained.directory).encode(["the"], batch_size=1).shape == (1, 32)
     shown = pretrained._repr_html_()
     assert shown.startswith("<iframe") and 'sandbox="allow-scripts"' in shown
     inside = re.search(r'srcdoc="([^"]*)"', shown)[1]
-    assert inside.count("&lt;svg") >= 3 and "<" not in inside, "curves, escaped whole"
+    assert inside.count("&lt;svg") >= 3 and "<" not in inside, "all curves are escaped"
 
 
-def test_other_verbs_from_python(folder, pretrained, capfd):
+def test_other_functions_match_their_verbs(folder, pretrained, capfd):
     run, texts = pretrained.directory, folder / "texts.txt"
     texts.write_text("the ba\nthe do\nthe ki\n")
     measured = bertjax.evaluate(run)
@@ -142,8 +147,8 @@ def test_other_verbs_from_python(folder, pretrained, capfd):
     assert view.view.attention.shape[:2] == (2, 2) and "<svg" in view.page and "measured on" in str(view)
 
 
-def test_the_function_and_the_room_of_one_name(pretrained):
-    """An imported room is an attribute of the package, in the place of the function."""
+def test_function_and_package_of_one_name_coexist(pretrained):
+    """Importing the subpackage replaces the function of the same name."""
     program = (
         "import bertjax, sys\n"
         "assert 'numpy' not in sys.modules\n"
@@ -156,8 +161,8 @@ def test_the_function_and_the_room_of_one_name(pretrained):
     assert "nowhere: no such directory" in ended.stdout
 
 
-def test_a_signal_saves_and_raises_and_the_same_call_resumes(folder, pretrained):
-    config, before = configured(folder, "stopped"), signal.getsignal(signal.SIGINT)
+def test_signal_saves_and_the_same_call_resumes(folder, pretrained):
+    config, before = make_config(folder, "stopped"), signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt, match=r"stopped before the first step; prepared text is kept"):
         bertjax.pretrain(config, callbacks=[Signals(at=0)])
     assert signal.getsignal(signal.SIGINT) is before
@@ -178,14 +183,14 @@ def test_a_signal_saves_and_raises_and_the_same_call_resumes(folder, pretrained)
         ({"training.steps.more": 3}, r"training\.steps\.more is unknown; steps is a single value"),
     ],
 )
-def test_a_wrong_key_is_named(keys, message):
+def test_unknown_or_mistyped_key_is_named(keys, message):
     with pytest.raises(ValueError, match=message):
         with_values(Config(), keys)
 
 
-def test_values_of_every_form_are_taken():
+def test_with_values_accepts_lists_and_dataclasses():
     stages = [StageConfig(start=5, sequence_length=64)]
-    made = with_values(Config(), {"data.sources": ["docs"], "stages": stages, "training.seed": 7})
-    assert made.data.sources == ("docs",) and made.stages == tuple(stages) and made.training.seed == 7
+    config = with_values(Config(), {"data.sources": ["docs"], "stages": stages, "training.seed": 7})
+    assert config.data.sources == ("docs",) and config.stages == tuple(stages) and config.training.seed == 7
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         bertjax.nothing  # noqa: B018

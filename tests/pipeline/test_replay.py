@@ -1,4 +1,4 @@
-"""A step that is rebuilt is the run's own: its figures are those of the log, its parts sum to them."""
+"""A rebuilt step equals the run's: its figures match the log, and its parts sum to them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def four_devices() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run on four devices with checkpoints of steps 6 and 12, that skipped a batch from step 8 on."""
+    """A run on four devices with checkpoints of steps 6 and 12, which skipped a batch at step 8."""
     folder = tmp_path_factory.mktemp("replay")
     config = load_recipe(write_recipe(folder))
     sources = [write_corpus(folder / f"{name}.txt", 40, seed) for seed, name in enumerate(("first", "second"))]
@@ -62,14 +62,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(run: Path) -> ReplayOfRun:
+def replayed_run(run: Path) -> ReplayOfRun:
     """Step 10 of the run, from the checkpoint of step 6."""
     return replay_step(str(run), 10, no_progress)
 
 
-def test_a_step_has_the_figures_that_were_logged(run: Path, found: ReplayOfRun) -> None:
-    assert found.notices == () and found.replayed.start == 6
-    assert found.replayed.comparison.compared == (9, 12) and not found.replayed.comparison.different
+def test_replayed_step_has_the_logged_figures(run: Path, replayed_run: ReplayOfRun) -> None:
+    assert replayed_run.notices == () and replayed_run.replayed.start == 6
+    assert replayed_run.replayed.comparison.compared == (9, 12) and not replayed_run.replayed.comparison.different
 
 
 @pytest.mark.long
@@ -79,7 +79,7 @@ def test_step_before_the_first_checkpoint_is_rebuilt(run: Path) -> None:
     assert not first.replayed.comparison.different
 
 
-def test_another_number_of_devices_shares_the_rows_that_it_can(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replay_uses_the_devices_that_divide_the_rows(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Microbatches of 8 rows on 3 devices: two of them take part."""
     three = jax.devices()[:3]
     monkeypatch.setattr(jax, "devices", lambda: three)
@@ -90,26 +90,26 @@ def test_another_number_of_devices_shares_the_rows_that_it_can(run: Path, monkey
     assert main(["evaluate", str(run)]) == 0
 
 
-def test_the_parts_sum_to_the_step(found: ReplayOfRun) -> None:
-    step = found.replayed
+def test_rows_and_layers_sum_to_the_step(replayed_run: ReplayOfRun) -> None:
+    step = replayed_run.replayed
     assert math.isclose(sum(row.share for row in step.rows), step.figures["loss"], rel_tol=1e-5)
     whole = math.sqrt(sum(norm**2 for norm in step.layers.values()))
     assert math.isclose(whole, step.figures["grad_norm"], rel_tol=1e-5)
     assert list(step.layers)[:3] == ["embeddings", "layer 0", "layer 1"] and "mlm head" in step.layers
     assert all(row.gradient_norm > 0 and set(row.losses) == {"mlm", "nsp"} for row in step.rows)
-    # A norm of a sum is at most the sum of the norms.
+    # Triangle inequality.
     assert whole <= sum(row.gradient_norm for row in step.rows) * (1 + 1e-5)
 
 
-def test_the_rows_are_those_of_the_batch_and_stand_where_it_says(run: Path, found: ReplayOfRun) -> None:
-    step, size = found.replayed, 16
+def test_rows_match_the_batch_and_their_sources(run: Path, replayed_run: ReplayOfRun) -> None:
+    step, size = replayed_run.replayed, 16
     # Step 10 has number 9 from 0, and from step 8 on a batch is skipped.
     assert step.rows_read.tolist() == [*range(10 * size, 11 * size)]
     (store,) = {path.parent for path in (run.parent / "data").rglob("manifest.json")}
     store = TokenStore.open(store)
     split, tokenizer = store.split("train"), store.tokenizer()
     seen = set()
-    for number, text in enumerate(found.texts):
+    for number, text in enumerate(replayed_run.texts):
         row = {name: values[number] for name, values in step.batch.items()}
         ids = row["input_ids"].copy()
         used = row["mlm_weights"] > 0
@@ -129,13 +129,17 @@ def test_the_rows_are_those_of_the_batch_and_stand_where_it_says(run: Path, foun
     assert seen == {"first", "second"}
 
 
-def test_the_verb_shows_it_and_names_a_log_that_differs(
-    run: Path, found: ReplayOfRun, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_verb_prints_the_step_and_a_differing_log(
+    run: Path,
+    replayed_run: ReplayOfRun,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
-    with monkeypatch.context() as rebuilt:  # already, by the fixture
-        rebuilt.setattr("bertjax.pipeline.replay.replay_step", lambda *given: found)
+    with monkeypatch.context() as patch:  # the fixture has rebuilt the step
+        patch.setattr("bertjax.pipeline.replay.replay_step", lambda *_: replayed_run)
         assert main(["run", "replay", str(run), "--step", "10", "--rows", "2"]) == 0
     shown = capsys.readouterr().out
     assert "step 10 of" in shown and "rebuilt from the checkpoint of step 6" in shown
@@ -152,11 +156,11 @@ def test_the_verb_shows_it_and_names_a_log_that_differs(
 
 
 @pytest.mark.parametrize("step", [0, STEPS + 1])
-def test_a_step_that_the_run_does_not_have(step: int, run: Path) -> None:
+def test_step_outside_the_run_is_refused(step: int, run: Path) -> None:
     with pytest.raises(ValueError, match=f"--step {step}: .* has steps 1 to 12"):
         replay_step(str(run), step, no_progress)
 
 
-def test_a_folder_without_a_run(tmp_path: Path) -> None:
+def test_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no run there; give a run's directory"):
         replay_step(str(tmp_path), 1, no_progress)

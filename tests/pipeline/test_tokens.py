@@ -1,4 +1,4 @@
-"""The tokens of texts by the vocabulary of a file or a folder."""
+"""Tokens of texts, with the vocabulary of a file or a folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bertjax.convert.huggingface.tokenizer_files import tokenizer_texts
 from bertjax.pipeline.tokens import tokenize
 
 
-def test_cased_is_refused_where_the_source_has_its_own_rules(tmp_path: Path) -> None:
+def test_tokenize_refuses_cased_for_sources_with_rules(tmp_path: Path) -> None:
     for name, content in tokenizer_texts(wordpiece(), 64, "bert").items():
         (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
     assert tokenize(str(tmp_path / "vocab.txt"), ["The"], cased=True)[0].tokens == ["The"]

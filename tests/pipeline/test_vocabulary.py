@@ -1,4 +1,4 @@
-"""The vocabulary of a run: of a folder in Hugging Face's layout, or of the model that it starts from."""
+"""The vocabulary of a run: from a folder in Hugging Face's layout, or from the model that it starts from."""
 
 from __future__ import annotations
 
@@ -34,55 +34,55 @@ def folder(model, tmp_path: Path) -> Path:
     return Path(export_huggingface(model, tmp_path / "exported"))
 
 
-def config_of(tmp_path: Path, **changes) -> DataConfig:
+def make_data_config(tmp_path: Path, **changes) -> DataConfig:
     text = tmp_path / "text.txt"
     text.write_text("\n\n".join("The museums opened.\n" * n + "the museum opened." for n in range(1, 40)))
     return DataConfig(sources=(f"lines:{text}",), root=str(tmp_path / "data"), workers=1, held_out=0.2, **changes)
 
 
 def test_prepare_uses_the_tokenizer_of_a_folder(folder: Path, model, tmp_path: Path) -> None:
-    data = config_of(tmp_path, vocab=f"hf:{folder}")
-    kept = prepare_vocabulary(data)
-    assert kept.name == "tokenizer.json" and kept.parent.parent == tmp_path / "data"
+    data = make_data_config(tmp_path, vocab=f"hf:{folder}")
+    path = prepare_vocabulary(data)
+    assert path.name == "tokenizer.json" and path.parent.parent == tmp_path / "data"
     store = TokenStore.open(prepare(data))
     assert store.tokenizer().fingerprint == model.tokenizer.fingerprint
     view = store.split("train")
     ids = {model.tokenizer.tokens[number] for number in view.tokens([0], [view.num_tokens])}
-    assert ids == {*WORDS}, "case is kept, though data.lowercase is True: a tokenizer.json has rules of its own"
+    assert ids == {*WORDS}, "a tokenizer.json has its own rules, whatever data.lowercase is"
 
 
-def test_with_vocabulary_reads_the_rules_off_an_artefact(folder: Path, tmp_path: Path) -> None:
-    found = with_vocabulary(Config(data=config_of(tmp_path, vocab=f"hf:{folder}", lowercase=True))).data
-    assert (found.tokenizer, found.lowercase, found.strip_accents) == ("wordpiece", False, False)
-    assert vocabulary_line(found) == f"vocabulary: hf:{folder} (lower case off, accents kept)"
+def test_with_vocabulary_takes_rules_from_an_artefact(folder: Path, tmp_path: Path) -> None:
+    filled = with_vocabulary(Config(data=make_data_config(tmp_path, vocab=f"hf:{folder}", lowercase=True))).data
+    assert (filled.tokenizer, filled.lowercase, filled.strip_accents) == ("wordpiece", False, False)
+    assert vocabulary_line(filled) == f"vocabulary: hf:{folder} (lower case off, accents kept)"
 
 
 @pytest.mark.parametrize("kind", ["hf", "run", "checkpoint"])
-def test_vocabulary_defaults_to_the_one_of_init_from(kind: str, folder: Path, model, tmp_path: Path) -> None:
+def test_vocabulary_defaults_to_that_of_init_from(kind: str, folder: Path, model, tmp_path: Path) -> None:
     write_run(model)
     source = {"hf": f"hf:{folder}", "run": str(model.directory), "checkpoint": f"{model.directory}/checkpoints/0"}[kind]
-    config = Config(init_from=source, data=config_of(tmp_path))
+    config = Config(init_from=source, data=make_data_config(tmp_path))
     data = with_vocabulary(config).data
     assert load_vocabulary(data.vocab, TextRules.of(data)).fingerprint == model.tokenizer.fingerprint
     assert not data.lowercase
     named = replace(config, data=replace(config.data, vocab=f"{model.directory}/vocab.txt"))
-    assert with_vocabulary(named) == named, "a vocabulary that is named stays"
+    assert with_vocabulary(named) == named, "an explicit vocabulary stays"
 
 
-def test_vocabulary_defaults_to_the_one_of_a_tf1_folder(tmp_path: Path) -> None:
+def test_vocabulary_defaults_to_that_of_a_tf1_folder(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *WORDS]) + "\n")
-    data = with_vocabulary(Config(init_from=f"tf1:{tmp_path}", data=config_of(tmp_path))).data
+    data = with_vocabulary(Config(init_from=f"tf1:{tmp_path}", data=make_data_config(tmp_path))).data
     assert data.vocab == str(tmp_path / "vocab.txt")
     assert not data.lowercase and not data.strip_accents, "a token has a capital letter"
 
 
 def test_missing_vocabulary_names_the_hub(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"bert-base-uncased: no such file; .* hf:NAME for a tokenizer of the .* Hub"):
-        prepare_vocabulary(config_of(tmp_path, vocab="bert-base-uncased"))
+        prepare_vocabulary(make_data_config(tmp_path, vocab="bert-base-uncased"))
 
 
-def test_folder_with_rules_of_transformers_needs_it(
+def test_folder_with_transformers_rules_requires_it(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -101,9 +101,9 @@ def test_folder_with_rules_of_transformers_needs_it(
 def test_extended_artefact_keeps_its_rules(folder: Path, model, tmp_path: Path) -> None:
     text = tmp_path / "new.txt"
     text.write_text("\n\n".join(f"The Louvre opened the Louvre {'museum ' * n}." for n in range(1, 60)))
-    data = replace(config_of(tmp_path, vocab=f"hf:{folder}"), sources=(f"lines:{text}",))
-    made = extend_vocabulary(data, most=1)
-    assert made.added == ("Louvre",) and made.path.name == "tokenizer.json"
-    extended = load_vocabulary(made.path, CASED)
+    data = replace(make_data_config(tmp_path, vocab=f"hf:{folder}"), sources=(f"lines:{text}",))
+    extension = extend_vocabulary(data, most=1)
+    assert extension.added == ("Louvre",) and extension.path.name == "tokenizer.json"
+    extended = load_vocabulary(extension.path, CASED)
     assert extended.tokens == [*model.tokenizer.tokens, "Louvre"]
     assert extended.encode_sentences(["The Louvre museums"])[0].tolist() == [5, len(extended.tokens) - 1, 7, 10]

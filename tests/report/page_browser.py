@@ -1,4 +1,4 @@
-"""A headless browser for tests of pages: Chromium, spoken to in the DevTools protocol over a pipe."""
+"""A headless browser for tests of pages: Chromium, controlled by the DevTools protocol over a pipe."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-_PATIENCE = 60  # seconds that an answer may take on a loaded machine
+_TIMEOUT = 60  # seconds for an answer on a loaded machine
 
 
-def installed() -> str | None:
-    """The program of a browser; None if there is none."""
+def find_browser() -> str | None:
+    """The path of a browser, if one is installed."""
     return next(filter(None, map(shutil.which, NAMES)), None)
 
 
 class Browser:
-    """One tab. What the page logged, threw and asked the network for is in `complaints` and `requests`."""
+    """One tab. `complaints` has the page's log entries and exceptions, `requests` its network requests."""
 
     def __init__(self, program: str, folder: Path) -> None:
         """Start the browser with its profile in `folder`."""
         read, self._write = os.pipe()
         self._read, write = os.pipe()
-        # The browser reads from its file descriptor 3 and writes to 4; these are moved out of their way first.
+        # The browser reads from file descriptor 3 and writes to 4; move ours out of the way first.
         theirs = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (read, write)]
         command = [program, "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe"]
         command += [
@@ -60,11 +60,11 @@ class Browser:
         """End the browser."""
         os.close(self._write)
         self._process.terminate()
-        self._process.wait(_PATIENCE)
+        self._process.wait(_TIMEOUT)
         os.close(self._read)
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """The result of a method of the protocol. Raises RuntimeError with what the browser says against it."""
+        """Call a method of the protocol. Raises RuntimeError with the browser's error message."""
         self._last += 1
         message = {"id": self._last, "method": method, "params": parameters}
         message |= {"sessionId": self._session} if self._session else {}
@@ -89,11 +89,13 @@ class Browser:
             self._note(self._next())
 
     def ask(self, expression: str) -> Any:
-        """The value of an expression of JavaScript on the page; the page's policy does not hold for it."""
-        found = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
-        if "exceptionDetails" in found:
-            raise RuntimeError(found["exceptionDetails"].get("exception", found["exceptionDetails"]).get("description"))
-        return found["result"].get("value")
+        """Evaluate a JavaScript expression on the page; the page's policy does not apply to it."""
+        result = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in result:
+            raise RuntimeError(
+                result["exceptionDetails"].get("exception", result["exceptionDetails"]).get("description")
+            )
+        return result["result"].get("value")
 
     def point(self, x: float, y: float) -> None:
         """Move the pointer to a place of the window."""
@@ -105,30 +107,30 @@ class Browser:
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
 
     def picture(self, file: Path, *, whole: bool = True) -> None:
-        """Write a PNG of the whole page, or of what the window shows of it."""
+        """Write a PNG of the whole page, or of its visible part."""
         shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         file.write_bytes(base64.b64decode(shot["data"]))
 
     def _next(self) -> dict[str, Any]:
-        until = time.monotonic() + _PATIENCE
+        until = time.monotonic() + _TIMEOUT
         while b"\0" not in self._pending:
-            left = until - time.monotonic()
-            if left <= 0 or not select.select([self._read], [], [], left)[0]:
-                raise TimeoutError(f"the browser said nothing for {_PATIENCE} s")
-            found = os.read(self._read, 1 << 20)
-            if not found:
-                raise RuntimeError(f"the browser has ended, with code {self._process.wait(_PATIENCE)}")
-            self._pending += found
+            remaining = until - time.monotonic()
+            if remaining <= 0 or not select.select([self._read], [], [], remaining)[0]:
+                raise TimeoutError(f"no answer from the browser for {_TIMEOUT} s")
+            result = os.read(self._read, 1 << 20)
+            if not result:
+                raise RuntimeError(f"the browser has ended, with code {self._process.wait(_TIMEOUT)}")
+            self._pending += result
         message, self._pending = self._pending.split(b"\0", 1)
         return json.loads(message)
 
     def _note(self, event: dict[str, Any]) -> None:
-        method, said = event.get("method"), event.get("params", {})
+        method, parameters = event.get("method"), event.get("params", {})
         if method == "Page.loadEventFired":
             self._loaded = True
         elif method == "Log.entryAdded":
-            self.complaints.append(said["entry"]["text"])
+            self.complaints.append(parameters["entry"]["text"])
         elif method == "Runtime.exceptionThrown":
-            self.complaints.append(said["exceptionDetails"]["text"])
+            self.complaints.append(parameters["exceptionDetails"]["text"])
         elif method == "Network.requestWillBeSent":
-            self.requests.append(said["request"]["url"])
+            self.requests.append(parameters["request"]["url"])

@@ -1,4 +1,4 @@
-"""Charts put values where they belong, keep spikes, and stay small."""
+"""Charts draw values at the right places, keep spikes, and stay small."""
 
 import itertools
 import json
@@ -17,7 +17,7 @@ LEFT, RIGHT, TOP, FOOT = axes.LEFT, axes.WIDTH - axes.RIGHT, axes.TOP, axes.HEIG
 
 
 def parse(figure):
-    """The figure as XML, which it is up to HTML's bare `hidden`."""
+    """Parse a figure as XML, which it is except for HTML's bare `hidden`."""
     return ElementTree.fromstring(figure.replace(" hidden>", ' hidden="">'))
 
 
@@ -30,11 +30,11 @@ def read_out(figure):
     return json.loads(parse(figure).find("script").text)
 
 
-def test_a_line_goes_through_its_values():
+def test_line_passes_through_its_values():
     figure = line_chart("loss", [Line("training", [0, 50, 100], [4.0, 2.0, 3.0], "blue")])
     (x0, y0), (x1, y1), (x2, y2) = path_points(figure, "blue")
     assert (x1 - x0, x2 - x1) == pytest.approx(((RIGHT - LEFT) / 2,) * 2)
-    assert y1 - y0 == pytest.approx(2 * (y2 - y0), abs=0.11)  # down is larger: 2.0 lies lowest
+    assert y1 - y0 == pytest.approx(2 * (y2 - y0), abs=0.11)  # SVG's y axis points down, so 2.0 is the largest y
     assert read_out(figure)["series"][0]["points"] == [[0, 4.0], [50, 2.0], [100, 3.0]]
 
 
@@ -45,22 +45,22 @@ def test_levels_are_inside_the_plot_and_in_the_legend():
     assert "unigram 7" in figure
 
 
-def test_a_gap_where_a_value_is_not_finite():
+def test_line_has_gaps_at_nonfinite_values():
     figure = line_chart("norm", [Line("norm", [1, 2, 3, 4, 5], [1.0, 1.1, math.nan, math.inf, 1.2], "blue")])
     assert parse(figure).find(".//path").get("d").count("M") == 2
     assert read_out(figure)["series"][0]["points"][2:4] == [[3, None], [4, None]]
 
 
-def test_many_points_are_thinned_but_no_spike_is_lost():
+def test_thinning_many_points_keeps_spikes():
     values = [1.0] * 50_000
     values[31_234], values[40_001] = 9.0, -5.0
     figure = line_chart("loss", [Line("training", range(50_000), values, "blue", smooth=True)])
-    kept = [y for _, y in read_out(figure)["series"][0]["points"]]
-    assert len(kept) <= 400 and max(kept) == 9.0 and min(kept) == -5.0
+    drawn = [y for _, y in read_out(figure)["series"][0]["points"]]
+    assert len(drawn) <= 400 and max(drawn) == 9.0 and min(drawn) == -5.0
     assert len(figure) < 60_000
 
 
-def test_the_smooth_line_ignores_a_spike_and_follows_a_slope():
+def test_running_mean_ignores_spikes_and_follows_slopes():
     points = [(float(i), float(i)) for i in range(600)]
     points[300] = (300.0, 1e6)
     smooth = dict(charts._running_mean(points))
@@ -69,7 +69,7 @@ def test_the_smooth_line_ignores_a_spike_and_follows_a_slope():
 
 
 @pytest.mark.parametrize("values", [[], [math.nan, math.inf]])
-def test_nothing_to_draw_is_no_chart(values):
+def test_chart_without_values_is_empty(values):
     assert line_chart("loss", [Line("training", list(range(len(values))), values, "blue")]) == ""
     assert stacked_chart("time", [], []) == ""
 
@@ -79,7 +79,7 @@ ODD = ([0.0], [3.0, 3.0], [1e-9, 2e-9], [5e-21, 1e-20], [-1.0, 1e12], [0.0, 5.0,
 
 @pytest.mark.parametrize("values", ODD)
 @pytest.mark.parametrize("log", [False, True])
-def test_odd_ranges_are_drawn_inside_the_plot_in_their_order(values, log):
+def test_odd_ranges_are_drawn_in_order_inside_the_plot(values, log):
     figure = line_chart("odd", [Line("odd", list(range(len(values))), values, "blue", dots=True)], log=log)
     drawn = [value for value in values if math.isfinite(value) and (value > 0 or not log)]
     if not drawn:
@@ -104,9 +104,9 @@ def test_stacked_shares_reach_the_top():
     ("low", "high", "ticks"), [(0, 6000, [0, 2000, 4000, 6000]), (4.9, 7.1, [5, 5.5, 6, 6.5, 7]), (-1, 1, None)]
 )
 def test_ticks_are_round_and_inside(low, high, ticks):
-    found = axes.ticks(low, high, 5)
-    assert ticks is None or found == ticks
-    assert 3 <= len(found) <= 8 and all(low <= tick <= high for tick in found)
+    actual = axes.ticks(low, high, 5)
+    assert ticks is None or actual == ticks
+    assert 3 <= len(actual) <= 8 and all(low <= tick <= high for tick in actual)
 
 
 @pytest.mark.parametrize(
@@ -129,14 +129,14 @@ def test_axis_covers_its_values_with_distinct_labels(low, high, form, labels, sc
 
 
 @pytest.mark.parametrize(("low", "high", "ticks"), [(1.1, 1.3, [1, 2]), (0.8, 30, [0.5, 1, 2, 5, 10, 20, 50])])
-def test_a_logarithmic_axis_has_a_label_at_both_ends(low, high, ticks):
+def test_log_axis_has_labels_at_both_ends(low, high, ticks):
     axis = value_axis(low, high, "number", log=True)
     assert axis.ticks == pytest.approx(ticks)
     assert (axis.share(axis.ticks[0]), axis.share(axis.ticks[-1])) == pytest.approx((0, 1))
 
 
 @pytest.mark.parametrize("last", [1, 30, 1000, 4137, 999_999])
-def test_the_last_step_has_a_label_and_no_other_is_near(last):
+def test_last_step_has_a_label_without_close_neighbours(last):
     axis = axes.step_axis(0, last)
     assert axis.ticks[0] == 0 and axis.ticks[-1] == last
     assert all(b - a > 0.13 * last for a, b in itertools.pairwise(axis.ticks))
@@ -148,13 +148,13 @@ def test_axes_have_titles():
     assert titles == ["training step", "learning <rate> (× 10⁻⁴)"]
 
 
-def test_a_long_name_is_cut_and_shown_in_full():
+def test_long_name_is_truncated_with_a_full_tooltip():
     name = "text:/data/corpora/<novels>/volume-and-more.txt"
     figure = horizontal_bars("share", [name, "b"], [Bars("share", [0.5, 0.25], "blue")])
     shown = [text.text for text in parse(figure).findall("./svg/text")]
     assert shown[0].endswith("…") and name.startswith(shown[0][:-1]) and shown[1] == "50.00%"
-    (said, _) = [hit.get("aria-label") for hit in parse(figure).findall(".//rect[@class='hit']")]
-    assert said == f"{name}: 50.00%"
+    (output, _) = [hit.get("aria-label") for hit in parse(figure).findall(".//rect[@class='hit']")]
+    assert output == f"{name}: 50.00%"
 
 
 def test_log_ticks():
@@ -174,7 +174,7 @@ def test_log_ticks():
         (math.nan, "percent", "not finite"),
     ],
 )
-def test_how_values_read(value, form, text):
+def test_write_formats_values(value, form, text):
     assert write(value, form) == text
 
 
@@ -185,7 +185,7 @@ def test_labels_are_escaped_everywhere():
     assert read_out(figure)["series"][0]["label"] == "</script><i>"
 
 
-def test_histogram_labels_are_round_values_at_their_places():
+def test_histogram_labels_are_round_and_well_placed():
     edges = [1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64]
     drawn = re.findall(
         r'<text x="([\d.]+)" y="214" text-anchor="middle">(\d+)', vertical_bars("l", edges, [0.1] * 11, "blue")
@@ -195,7 +195,7 @@ def test_histogram_labels_are_round_values_at_their_places():
     assert [float(x) for x, _ in drawn[:3]] == pytest.approx([64 + (n + 0.5) * width for n in (0, 1, 3.25)], abs=0.1)
 
 
-def test_the_longest_name_of_bars_is_not_cut():
+def test_longest_bar_name_is_not_truncated():
     names = ["this", "i", "and then", "W"]
     drawn = horizontal_bars("share", names, [Bars("share", [0.5] * 4, "blue")])
     assert all(f">{name}</text>" in drawn for name in names)

@@ -1,4 +1,4 @@
-"""Every page has the policy that keeps foreign script out, and there is one place where pages begin."""
+"""Every page has a policy against foreign scripts, and all pages come from one function."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "bertjax"
 HOSTILE = "</script><script>run()</script><img src=x onerror=run()>\"'&"
 
 
-def test_policy_allows_only_the_page_s_own_style_and_script() -> None:
+def test_policy_allows_only_own_styles_and_scripts() -> None:
     page = render_page("title", ["<p>text</p>"], style="p { color: red }", script="run()", reads_charts=True)
     (policy,) = re.findall(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', page)
     rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
@@ -27,11 +27,11 @@ def test_policy_allows_only_the_page_s_own_style_and_script() -> None:
     assert page.index("Content-Security-Policy") < page.index("<style>") < page.index("<script>")
 
 
-def test_a_page_without_script_allows_none() -> None:
+def test_page_without_script_allows_no_script() -> None:
     assert "script-src" not in render_page("title", [])
 
 
-def test_a_page_that_loads_a_library_runs_nothing_else() -> None:
+def test_page_with_a_library_allows_only_its_sources() -> None:
     page = web_page(HOSTILE, HOSTILE, {"labels": [HOSTILE], "inputs": [], "outputs": []}, [HOSTILE], HOSTILE)
     (policy,) = re.findall(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', page)
     rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
@@ -43,12 +43,12 @@ def test_a_page_that_loads_a_library_runs_nothing_else() -> None:
     assert "<script>run" not in page and "<img" not in page
 
 
-def test_text_is_text() -> None:
+def test_hostile_text_is_escaped() -> None:
     table = Table(HOSTILE, HOSTILE, (HOSTILE, HOSTILE), ((HOSTILE, HOSTILE),))
     page = render_page(HOSTILE, [table_html(table), f"<p>{escaped(HOSTILE)}</p>"])
     assert "<script>run" not in page and "<img" not in page and page.count("&lt;script&gt;run") >= 6
 
 
-def test_all_pages_are_made_by_one_function() -> None:
-    made = [path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if "<!doctype" in path.read_text()]
-    assert made == ["report/page.py"], "make a page with report.page.render_page, which gives it the policy"
+def test_all_pages_come_from_render_page() -> None:
+    files = [path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if "<!doctype" in path.read_text()]
+    assert files == ["report/page.py"], "make pages with report.page.render_page, which adds the policy"

@@ -1,8 +1,6 @@
-"""Every page in a real browser: readable at three widths, light and dark; it answers to the pointer; it runs no script
-of a corpus.
+"""Every page in a real browser: readable at three widths in light and dark, interactive, and safe from hostile text.
 
-What is wrong with a page is found by the page's own layout: `COMPLAINTS` asks the browser where text is cut off, lies
-over other text, is too small or too pale.
+The script `COMPLAINTS` examines the layout in the browser for text that is cut off, overlaps, or is too small or pale.
 """
 
 from __future__ import annotations
@@ -16,8 +14,8 @@ from typing import cast
 import jax
 import numpy as np
 import pytest
-from page_browser import NAMES, Browser, installed
-from small_models import random_sentences, small_model, text_of
+from page_browser import NAMES, Browser, find_browser
+from small_models import make_sample, random_sentences, small_model
 from stored_documents import write_store
 
 from bertjax.__main__ import main
@@ -49,7 +47,7 @@ from bertjax.training.objectives import choose
 
 WIDTHS = (400, 900, 1400)
 PAGES = ("report", "finetune", "inspect", "plan", "attention", "compare", "search")
-# What a corpus, a file's name or a config could bring along.
+# Text that a corpus, a file name or a config could contain.
 HOSTILE = "<script>window.ran=1</script><img/src=x/onerror=window.ran=1>"
 PATH = "text:/data/corpora/a_collection_of_long_names/of_novels-and-letters/volume*.txt.xz"
 
@@ -118,17 +116,17 @@ COMPLAINTS = """(() => {
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A page of each kind, with hostile text in all that comes from outside."""
+    """A page of each kind, with hostile text in everything that comes from outside."""
     folder = tmp_path_factory.mktemp("pages")
-    made = {name: folder / f"{name}.html" for name in PAGES}
+    files = {name: folder / f"{name}.html" for name in PAGES}
     _report(folder / "report.html")
-    _inspection(folder, made["inspect"])
-    made["finetune"].write_text(_finetuning(), encoding="utf-8")
-    made["plan"].write_text(_plan(), encoding="utf-8")
-    made["compare"].write_text(_comparison(), encoding="utf-8")
-    made["search"].write_text(_search(), encoding="utf-8")
-    made["attention"].write_text(_attention(folder / "run"), encoding="utf-8")
-    return made
+    _inspection(folder, files["inspect"])
+    files["finetune"].write_text(_finetuning(), encoding="utf-8")
+    files["plan"].write_text(_plan(), encoding="utf-8")
+    files["compare"].write_text(_comparison(), encoding="utf-8")
+    files["search"].write_text(_search(), encoding="utf-8")
+    files["attention"].write_text(_attention(folder / "run"), encoding="utf-8")
+    return files
 
 
 def _report(file: Path) -> None:
@@ -239,7 +237,7 @@ def _plan() -> str:
     )
     topology = replace(open_topology("local"), devices=tuple(jax.devices()[:2]), slices=(0, 0))
     plan = make_plan(config, topology, say=lambda line: None)
-    # Of a CPU no speed is known: the program is real, the bound and the limit are those of a machine like a TPU.
+    # The speed of a CPU is unknown: the program is real, but the bound and the capacity are like a TPU's.
     stage = replace(plan.stages[0], bound=Bound(0.0935, 0.0513, 0.0124, 0.0), peak=2e14)
     stage = replace(stage, capacity=1.6 * stage.needed, traffic=1e9)
     plan = replace(plan, stages=(stage, stage), price=1.5)
@@ -250,51 +248,51 @@ def _attention(folder: Path) -> str:
     model = small_model(folder)
     model = replace(model, params=jax.tree.map(lambda leaf: 2 * leaf, model.params))
     pair = ("I went to the store.", f"At the store, I bought {HOSTILE}.")
-    sample = text_of(model.tokenizer, random_sentences(20), origin=HOSTILE)
+    sample = make_sample(model.tokenizer, random_sentences(20), origin=HOSTILE)
     return render_attention(view_attention(model, f"runs/{HOSTILE}", pair, sample, 10, no_progress))
 
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """One browser for all tests."""
-    program = installed()
+    program = find_browser()
     if program is None:
-        pytest.skip(f"needs a browser to open pages with: none of {', '.join(NAMES)} is installed")
+        pytest.skip(f"needs a browser to open pages with: none of {', '.join(NAMES)} is find_browser")
     started = Browser(program, tmp_path_factory.mktemp("browser"))
     yield started
     started.close()
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_can_be_read_at_every_width_in_light_and_dark(pages, browser, name):
+def test_pages_are_readable_at_all_widths_light_and_dark(pages, browser, name):
     """Colours do not depend on the width, nor the layout on colours."""
-    found = []
+    complaints = []
     for width, dark in zip(WIDTHS, (False, True, False), strict=True):
         browser.open(pages[name], width, dark=dark)
         where = f"{width} pixels, {'dark' if dark else 'light'}: "
-        found += [where + one for one in [*browser.ask(COMPLAINTS), *browser.complaints]]
-    assert not found, "\n".join(found)
+        complaints += [where + one for one in [*browser.ask(COMPLAINTS), *browser.complaints]]
+    assert not complaints, "\n".join(complaints)
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_no_page_runs_what_a_corpus_brings_or_requests_anything(pages, browser, name, tmp_path):
+def test_pages_run_no_hostile_script_and_request_nothing(pages, browser, name, tmp_path):
     browser.open(pages[name])
-    assert browser.ask("document.body.textContent.includes('<script>window.ran=1')"), "it is shown as text"
+    assert browser.ask("document.body.textContent.includes('<script>window.ran=1')"), "shown as text"
     assert browser.ask("typeof window.ran") == "undefined"
     assert [address for address in browser.requests if not address.startswith(("file:", "data:"))] == []
-    # Even where text were not escaped, the policy would stop it; and it lets the page's own script run.
+    # The policy stops even unescaped text, and lets the page's own script run.
     raw = pages[name].read_text(encoding="utf-8").replace("<main>", f"<main>{HOSTILE}<i style='color:red'>text</i>")
     (tmp_path / "raw.html").write_text(raw, encoding="utf-8")
     browser.open(tmp_path / "raw.html")
     assert browser.ask("document.querySelectorAll('main > script:not([type]), main > img').length") == 2
     assert browser.ask("typeof window.ran") == "undefined"
     assert browser.ask("getComputedStyle(document.querySelector('main > i')).color") != "rgb(255, 0, 0)"
-    refused = [said for said in browser.complaints if "Content Security Policy" in said]
+    refused = [output for output in browser.complaints if "Content Security Policy" in output]
     assert len(refused) >= 3, browser.complaints
 
 
-def path_of(browser: Browser, element: str, across: float = 0.5) -> tuple[float, float]:
-    """Where an element is in the window, once it was scrolled there."""
+def scroll_to(browser: Browser, element: str, across: float = 0.5) -> tuple[float, float]:
+    """Scroll to an element, and return its position in the window."""
     box = browser.ask(
         f"(() => {{ const e = {element}; e.scrollIntoView({{block: 'center'}});"
         " const {left, top, width, height} = e.getBoundingClientRect(); return [left, top, width, height]; })()"
@@ -303,16 +301,16 @@ def path_of(browser: Browser, element: str, across: float = 0.5) -> tuple[float,
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_a_curve_says_its_values_under_the_pointer_and_by_keys(pages, browser, width):
+def test_curve_shows_values_by_pointer_and_keys(pages, browser, width):
     browser.open(pages["report"], width)
     box = "document.querySelector('.readout')"
     for across in (0.02, 0.5, 0.98):
-        browser.point(*path_of(browser, "document.querySelector('figure svg')", across))
+        browser.point(*scroll_to(browser, "document.querySelector('figure svg')", across))
         assert not browser.ask(f"{box}.hidden")
         left, right = browser.ask(f"(({{left, right}}) => [left, right])({box}.getBoundingClientRect())")
         assert 0 <= left < right <= width
-    said = browser.ask(f"{box}.innerText")
-    assert said.startswith("step 4,1") and "training" in said and "held-out" in said and "at 3,990" in said
+    output = browser.ask(f"{box}.innerText")
+    assert output.startswith("step 4,1") and "training" in output and "held-out" in output and "at 3,990" in output
     browser.ask("document.querySelector('figure svg').focus()")
     for key, step in (("End", "4,130"), ("ArrowLeft", "4,110"), ("Home", "10"), ("ArrowRight", "30")):
         browser.press(key)
@@ -323,14 +321,14 @@ def test_a_curve_says_its_values_under_the_pointer_and_by_keys(pages, browser, w
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", ["inspect", "plan"])
-def test_every_bar_says_what_it_is_under_the_pointer_and_by_keys(pages, browser, name, width):
+def test_bars_show_tooltips_by_pointer_and_keys(pages, browser, name, width):
     browser.open(pages[name], width)
     shown = "[...document.querySelectorAll('.tip')].filter(t => getComputedStyle(t).visibility === 'visible')"
     assert browser.ask(f"{shown}.length") == 0
     count = browser.ask("document.querySelectorAll('.hit').length")
     for number in sorted({0, 1, count // 2, count - 1}):
         hit = f"document.querySelectorAll('.hit')[{number}]"
-        browser.point(*path_of(browser, hit))
+        browser.point(*scroll_to(browser, hit))
         texts = browser.ask(f"{shown}.map(t => t.textContent)")
         label = browser.ask(f"{hit}.getAttribute('aria-label')")
         assert len(texts) == 1 and label.startswith(texts[0].removesuffix("…")) and ":" in label
@@ -339,10 +337,10 @@ def test_every_bar_says_what_it_is_under_the_pointer_and_by_keys(pages, browser,
     browser.point(0, 0)
     browser.ask("document.querySelector('.hit').focus()")
     browser.press("Tab")
-    assert browser.ask(f"{shown}.length") == 1, "the next bar by the tabulator"
+    assert browser.ask(f"{shown}.length") == 1, "Tab moves to the next bar"
 
 
-def test_the_parts_of_a_step_are_bars_of_their_own(pages, browser):
+def test_parts_of_a_step_are_separate_bars(pages, browser):
     browser.open(pages["plan"])
     bars = browser.ask(
         "[...document.querySelectorAll('figure')].filter(f => f.textContent.includes('overlap'))"
@@ -355,8 +353,8 @@ def test_the_parts_of_a_step_are_bars_of_their_own(pages, browser):
         assert np.allclose(np.array(widths) / widths[0], np.array([0.0935, 0.0513, 0.0124, 0]) / 0.0935, atol=0.01)
 
 
-def test_what_a_page_shows_of_its_data_is_what_was_given(pages, browser):
-    """A read-out has the values of the log, to the digits that it shows."""
+def test_read_out_data_equals_the_log(pages, browser):
+    """The read-out has the log's values, to the displayed digits."""
     browser.open(pages["report"])
     rows = [json.loads(line) for line in (pages["report"].parent / "metrics.jsonl").read_text().splitlines()]
     logged = {row["step"]: row["train/mlm_loss"] for row in rows if "train/mlm_loss" in row}
@@ -366,7 +364,7 @@ def test_what_a_page_shows_of_its_data_is_what_was_given(pages, browser):
         assert value == pytest.approx(logged[step], rel=1e-4)
 
 
-def test_plots_beside_each_other_are_at_one_height(pages, browser):
+def test_adjacent_plots_are_aligned(pages, browser):
     browser.open(pages["inspect"], 1280)
     tops = """[...document.querySelector('.charts').querySelectorAll('figure > svg')]
       .map(svg => Math.round(svg.getBoundingClientRect().top))"""

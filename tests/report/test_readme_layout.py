@@ -1,4 +1,4 @@
-"""The READMEs in a browser, laid out as GitHub does: tables fit a phone, the first result is within two screens."""
+"""The READMEs in a browser with GitHub's layout: tables fit a phone, the first result is within two screens."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from page_browser import Browser, installed
+from page_browser import Browser, find_browser
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCREEN = 800  # pixels in height
-# What decides widths in github-markdown-css 5.9: https://github.com/sindresorhus/github-markdown-css
+# The rules that determine widths in github-markdown-css 5.9: https://github.com/sindresorhus/github-markdown-css
 STYLE = """
 body { margin: 0 }
 article { box-sizing: border-box; max-width: 980px; margin: 0 auto; padding: 45px;
@@ -34,12 +34,12 @@ END_OF_RESULT = """[...document.querySelectorAll('pre')].find(block => block.inn
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    program = installed()
+    program = find_browser()
     if program is None:
         pytest.skip("no browser: apt-get install chromium")
-    opened = Browser(program, tmp_path_factory.mktemp("browser"))
-    yield opened
-    opened.close()
+    browser = Browser(program, tmp_path_factory.mktemp("browser"))
+    yield browser
+    browser.close()
 
 
 @pytest.mark.parametrize("width", [400, 1280])

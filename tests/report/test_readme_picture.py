@@ -1,4 +1,4 @@
-"""The README's picture and the output below its commands are of one run of the present quickstart."""
+"""The README's picture and the output below its commands come from the same run of the current quickstart."""
 
 import re
 
@@ -8,7 +8,7 @@ from readme_picture import PICTURES, REPOSITORY, read_figures, recipe_digest
 
 @pytest.mark.parametrize("page", ["README.md", "README.zh.md"])
 @pytest.mark.parametrize("picture", ["report_light.png", "report_dark.png"])
-def test_picture_has_the_figures_of_the_readme_and_the_recipe(page, picture):
+def test_picture_matches_readme_and_recipe(page, picture):
     figures = read_figures(PICTURES / picture)
     assert figures.pop("recipe") == recipe_digest(), (
         "the recipe changed: train it and run tests/report/readme_picture.py"

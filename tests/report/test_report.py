@@ -1,4 +1,4 @@
-"""The report holds the run's figures, escapes all text, loads nothing, and is written whole."""
+"""The report has the run's figures, escapes all text, loads nothing, and is written atomically."""
 
 import os
 import re
@@ -37,7 +37,7 @@ VOID = {"meta", "line", "path", "circle"}
 
 
 class Page(HTMLParser):
-    """Checks that every tag is closed, and gathers the text that a reader sees."""
+    """Checks that every tag is closed, and collects the visible text."""
 
     def __init__(self, text):
         super().__init__()
@@ -76,7 +76,7 @@ def write_metrics(run_dir, steps=200):
     writer.close()
 
 
-def page_of(run_dir, summary=SUMMARY):
+def render_page(run_dir, summary=SUMMARY):
     path = write_report(run_dir, summary, to_dict(Config(name="a <run>")), environment())
     assert path == run_dir / "report.html"
     return path.read_text(encoding="utf-8")
@@ -84,7 +84,7 @@ def page_of(run_dir, summary=SUMMARY):
 
 def test_figures_are_shown_with_their_baselines(tmp_path):
     write_metrics(tmp_path)
-    text = Page(page_of(tmp_path)).text
+    text = Page(render_page(tmp_path)).text
     for row in ("5.148 no context 6.982 −1.834", "23.3% no context 5.2% +18.1 points", "70.1% majority 50.3%"):
         assert row in text
     for tile in ("Steps 6,000", "24.1 M", "11 min 23 s", "35,420", "38.1% of 0.119 TFLOP/s (measured)"):
@@ -92,9 +92,9 @@ def test_figures_are_shown_with_their_baselines(tmp_path):
     assert "1.83 nats below" in text
 
 
-def test_every_chart_is_there_with_its_baseline(tmp_path):
+def test_report_has_all_charts_with_baselines(tmp_path):
     write_metrics(tmp_path)
-    page = page_of(tmp_path)
+    page = render_page(tmp_path)
     titles = re.findall(r"<figcaption>(.*?)</figcaption>", page)
     assert titles == [
         "MLM loss (nats)",
@@ -108,9 +108,9 @@ def test_every_chart_is_there_with_its_baseline(tmp_path):
     assert "no context 6.982" in page and "majority 50.3%" in page
 
 
-def test_a_right_guess_is_marked_and_text_is_escaped(tmp_path):
+def test_right_guess_is_marked_and_text_is_escaped(tmp_path):
     write_metrics(tmp_path)
-    page = page_of(tmp_path)
+    page = render_page(tmp_path)
     assert '<span class="guess right">mean<small>21%</small></span>' in page
     assert '<span class="guess">shape<small>62%</small></span>' in page
     assert "the &lt;b&gt; <mark>[MASK]</mark> of" in page
@@ -118,9 +118,9 @@ def test_a_right_guess_is_marked_and_text_is_escaped(tmp_path):
     assert "<title>a &lt;run&gt;</title>" in page
 
 
-def test_it_is_self_contained_and_small(tmp_path):
+def test_report_is_self_contained_and_small(tmp_path):
     write_metrics(tmp_path, steps=5000)
-    page = page_of(tmp_path)
+    page = render_page(tmp_path)
     assert Page(page).addresses == []
     assert not re.search(r"https?://|url\(|@import|fetch\(|XMLHttp", page)
     assert "default-src 'none'" in page
@@ -128,14 +128,14 @@ def test_it_is_self_contained_and_small(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["metrics.jsonl", "report.html"]
 
 
-def test_config_and_environment_are_in_it(tmp_path):
+def test_report_has_config_and_environment(tmp_path):
     write_metrics(tmp_path)
-    text = Page(page_of(tmp_path)).text
+    text = Page(render_page(tmp_path)).text
     assert "optimizer.learning_rate 0.0001" in text
     assert re.search(r"jax \d+\.\d+", text) and re.search(r"devices \d+ × cpu", text)
 
 
-def test_a_run_without_nsp_or_curves(tmp_path):
+def test_report_of_a_run_without_nsp_or_curves(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("")
     summary = Summary(
         "r", "a", 1, 10, 1.0, 10.0, None, "",
@@ -145,12 +145,12 @@ def test_a_run_without_nsp_or_curves(tmp_path):
             {"baseline/no_context_loss": 7.0, "baseline/no_context_accuracy": 0.05},
         ),
     )  # fmt: skip
-    text = Page(page_of(tmp_path, summary)).text
+    text = Page(render_page(tmp_path, summary)).text
     assert "NSP" not in text.split("Configuration and environment")[0] and "MFU" not in text
     assert "0.50 nats above" in text
 
 
-def test_without_metrics_there_is_no_report(tmp_path):
+def test_missing_metrics_write_no_report(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"metrics\.jsonl"):
-        page_of(tmp_path)
+        render_page(tmp_path)
     assert os.listdir(tmp_path) == []

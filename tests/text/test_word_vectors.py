@@ -96,7 +96,8 @@ def test_command_makes_a_table_from_a_file(tmp_path: Path, capsys: pytest.Captur
     assert table == brute_force(words, usable_ids(TOKENIZER, words), vectors.astype(np.float32), 3)
     assert table["strawberries"] == ("sweetberries",) and "北" not in table and "Bank" not in table
     assert (
-        f"{len(table)} of {len(words)} words have similar words with the same number of tokens: {output}" in capsys.readouterr().out
+        f"{len(table)} of {len(words)} words have similar words with the same number of tokens: {output}"
+        in capsys.readouterr().out
     )
     assert main(command) == 1
     assert "add --overwrite to replace it" in capsys.readouterr().err
