@@ -72,13 +72,10 @@ def _check_fields(config: Any, prefix: str, origin: str) -> None:
             raise ValueError(
                 f"{origin}{name}={repr(value)[:_SHOWN]} is {type(value).__name__}; give {kind.replace('typing.', '')}"
             )
-        for inner, within in [(value, name), *((part, f"{name}.{n}") for n, part in enumerate(_parts(value)))]:
+        parts = {f"{name}.{n}": part for n, part in enumerate(value)} if isinstance(value, tuple) else {name: value}
+        for inner_name, inner in parts.items():
             if dataclasses.is_dataclass(inner):
-                _check_fields(inner, f"{within}.", origin)
-
-
-def _parts(value: Any) -> tuple[Any, ...]:
-    return value if isinstance(value, tuple) else ()
+                _check_fields(inner, f"{inner_name}.", origin)
 
 
 def _fits(value: Any, kind: Any) -> bool:
@@ -110,18 +107,14 @@ def _build(cls: type, values: Any, prefix: str) -> Any:
         if isinstance(default, type) and dataclasses.is_dataclass(default):
             value = _build(default, value, f"{prefix}{key}.")
         if key == "stages" and issubclass(cls, Config):
-            value = [_build(StageConfig, stage, f"{prefix}{key}.{n}.") for n, stage in enumerate(_listed(value, key))]
+            if not isinstance(value, list):
+                raise ValueError(f"config key {key} is {type(value).__name__}; give a list")
+            value = [_build(StageConfig, stage, f"{prefix}{key}.{n}.") for n, stage in enumerate(value)]
         arguments[key] = tuple(value) if isinstance(value, list) else value
     required = [name for name, f in fields.items() if f.default is f.default_factory is dataclasses.MISSING]
     if missing := [name for name in required if name not in arguments]:
         raise ValueError(f"config key {prefix}{missing[0]} is missing and has no default; give it")
     return cls(**arguments)
-
-
-def _listed(value: Any, key: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise ValueError(f"config key {key} is {type(value).__name__}; give a list")
-    return value
 
 
 def differences(config: Config, base: Config) -> dict[str, tuple[Any, Any]]:

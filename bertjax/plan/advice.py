@@ -57,6 +57,14 @@ def current_settings(config: Config, stage: Stage) -> Change:
     return Change(config.mesh, config.execution.remat, stage.training.microbatches, config.execution.gather)
 
 
+def plan_change(plan: Plan, stage: StagePlan, change: Change) -> StagePlan:
+    """Compile a stage with a change and estimate its memory and time."""
+    config, changed = change.applied(stage.config, stage.stage)
+    # Microbatches do not change the count of a step's FLOPs, rematerialisation does.
+    counted = stage.counted_flops if change.remat == stage.config.execution.remat else None
+    return plan_stage(config, changed, plan.topology, mesh_on(config, plan.topology), counted)
+
+
 def meshes(config: Config, devices: int, slices: int) -> Iterator[MeshConfig]:
     """Yield meshes over data and fsdp with the config's other axes, fully replicated weights first.
 
@@ -136,10 +144,7 @@ def _remedies(plan: Plan, stage: StagePlan, say: Say) -> tuple[Remedy, ...]:
             tries -= 1
             flags = flags_for(plan, stage, change)
             say(f"trying {flags}")
-            config, changed = change.applied(stage.config, stage.stage)
-            # Microbatches do not change the count of a step's FLOPs, rematerialisation does.
-            counted = stage.counted_flops if change.remat == stage.config.execution.remat else None
-            planned = plan_stage(config, changed, plan.topology, mesh_on(config, plan.topology), counted)
+            planned = plan_change(plan, stage, change)
             if planned.fits:
                 remedies.append(Remedy(flags, planned))
                 break

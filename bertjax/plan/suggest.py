@@ -11,9 +11,17 @@ from dataclasses import dataclass, replace
 
 from bertjax.config import MeshConfig
 from bertjax.parallel.sharding import microbatch_counts
-from bertjax.plan.advice import Change, count_shards, current_settings, flags_for, gathered_by_layer, meshes
+from bertjax.plan.advice import (
+    Change,
+    count_shards,
+    current_settings,
+    flags_for,
+    gathered_by_layer,
+    meshes,
+    plan_change,
+)
 from bertjax.plan.compiling import TooLarge, argument_sizes
-from bertjax.plan.estimates import Plan, Say, StagePlan, mesh_on, plan_stage
+from bertjax.plan.estimates import Plan, Say, StagePlan, mesh_on
 from bertjax.plan.figures import gib, label, step_time
 from bertjax.training.stages import rows_can_be_split
 
@@ -102,7 +110,7 @@ def _best(plan: Plan, stage: StagePlan, starts: list[Change], say: Say) -> tuple
             seen.add(change)
             if change not in tried:
                 say(f"trying {flags_for(plan, stage, change) or 'the given settings'}")
-                tried[change] = _compile_change(plan, stage, change)
+                tried[change] = plan_change(plan, stage, change)
             change = _next(plan, tried[change], change)
     allowed = _allowed_changes(starts, tried)
     fitting = [(change, planned) for change, planned in tried.items() if planned.fits and change in allowed]
@@ -161,12 +169,6 @@ def _with_split_rows(plan: Plan, stage: StagePlan, mesh: MeshConfig) -> list[Mes
         return []
     split = replace(mesh, tensor=1, length=mesh.tensor)
     return [split] if rows_can_be_split(plan.recipe, mesh_on(replace(plan.recipe, mesh=split), plan.topology)) else []
-
-
-def _compile_change(plan: Plan, stage: StagePlan, change: Change) -> StagePlan:
-    config, changed = change.applied(stage.config, stage.stage)
-    counted = stage.counted_flops if change.remat == stage.config.execution.remat else None
-    return plan_stage(config, changed, plan.topology, mesh_on(config, plan.topology), counted)
 
 
 def _next(plan: Plan, planned: StagePlan, change: Change) -> Change | None:

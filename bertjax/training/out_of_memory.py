@@ -66,7 +66,7 @@ def settings_named(
             f"out of memory while {doing}: {_requested(str(error))}; {_capacity(device)}. Change, in this order:",
             *[f"  {line}" for line in changes],
             *([] if saved is None else [_last_checkpoint(saved)]),
-            f"XLA's message: {_first_line(str(error))}",
+            f"XLA's message: {str(error).strip().splitlines()[0][:300]}",
         ]
         raise OutOfMemory("\n".join(lines)) from error
 
@@ -148,7 +148,3 @@ def _last_checkpoint(saved: Callable[[], Sequence[int]]) -> str:
     if not steps:
         return "There is no checkpoint yet; the same command with the change starts from the beginning."
     return f"The last checkpoint, of step {max(steps):,}, is intact; the same command with the change resumes from it."
-
-
-def _first_line(message: str) -> str:
-    return message.strip().splitlines()[0][:300]

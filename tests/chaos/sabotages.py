@@ -55,7 +55,7 @@ SABOTAGES = (
         "training/optimizer.py",
         "clip_norm / jnp.maximum(norm, clip_norm) if",
         "clip_norm / norm if",
-        "training/test_clipping.py",
+        "training/test_optimizer.py::test_clip_factors_only_scale_down",
     ),
     Sabotage(
         "training/step.py",
@@ -125,8 +125,8 @@ SABOTAGES = (
     ),
     Sabotage(
         "training/exchange.py",
-        'summed = several - {"fsdp"}',
-        "summed = set()",
+        'remaining = axes_to_sum - {"fsdp"}',
+        "remaining = set()",
         "training/test_step.py::test_losses_equal_a_single_device",
         "run",
     ),

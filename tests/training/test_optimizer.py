@@ -11,7 +11,7 @@ import optax
 import pytest
 
 from bertjax.config import OptimizerConfig
-from bertjax.training.optimizer import decays, follow, make_optimizer, moving_average
+from bertjax.training.optimizer import clip_factors, decays, follow, make_optimizer, moving_average
 
 
 def reference_update(param, grad, m, v, rate, *, decay):
@@ -247,3 +247,11 @@ def test_moving_average_equals_optax_ema() -> None:
         actual = moving_average(state.average, 0.9, int(state.count))
         np.testing.assert_allclose(actual["kernel"], expected["kernel"], rtol=1e-5)
     assert follow(without, params) is without
+
+
+@pytest.mark.parametrize(("clip_norm", "factor"), [(1.0, 0.2), (5.0, 1.0), (10.0, 1.0), (0.0, 1.0)])
+def test_clip_factors_only_scale_down(clip_norm: float, factor: float) -> None:
+    """Like tf.clip_by_global_norm."""
+    grads = {"encoder": {"a": jnp.array([3.0, 0.0]), "b": jnp.array([[4.0]])}}
+    factors = clip_factors(grads, optax.tree.norm(grads), clip_norm)
+    assert [float(one) for one in jax.tree.leaves(factors)] == pytest.approx([factor, factor])
