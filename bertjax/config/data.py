@@ -1,4 +1,4 @@
-"""From text to batches: where the text is, its vocabulary, and how rows are made of it."""
+"""The config of the data: the text, its vocabulary, and how rows are made of it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RowKind = Literal["pairs", "full_sentences", "doc_sentences", "documents", "crop
 
 @dataclass(frozen=True)
 class DataConfig:
-    """From text to batches: where the text is, its vocabulary, and how rows are made of it."""
+    """The text, its vocabulary, and how rows are made of it."""
 
     # Sources of text: a folder, or KIND:WHAT with kind text, lines, jsonl, csv, parquet, hf, html, pdf, docx,
     # fasta, smiles, ids, wikiextractor, wikipedia, novels, docs or tfds; or of finished rows: tfrecord
