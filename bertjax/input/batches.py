@@ -1,4 +1,4 @@
-"""Make batch k as a pure function of (data, seed, k): from the pairs in an epoch's plan to arrays."""
+"""Make batch k as a pure function of (data, seed, k), from the pairs in an epoch's plan."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bertjax.input.layout import (
     lay_out_ranges,
     lay_out_sentences,
 )
-from bertjax.input.packing import BatchKey, pack_rows, range_widths, table_widths, widened
+from bertjax.input.packing import BatchKey, pack_rows, pad_table, range_widths, table_widths
 from bertjax.input.randomness import derive_key, fold_in, hash64, permute
 from bertjax.input.targets import registry
 from bertjax.input.targets.target import Make, Sequences, Target
@@ -38,17 +38,17 @@ Spec = dict[str, tuple[tuple[int, ...], type[np.generic]]]
 class Pairs:
     """The sentence pairs of some rows, before truncation (k = 2), or their running text (k = 1).
 
-    Of records (`record_rows`), `first` and `count` are tokens.
+    For records (`record_rows`), `first` and `count` are in tokens, not sentences.
     """
 
-    row: np.ndarray  # int64 [N], ascending: which of the rows
+    row: np.ndarray  # int64 [N], ascending: the row's index among them
     first: np.ndarray  # int64 [N, k]: first sentence of A and of B
     count: np.ndarray  # int64 [N, k]: sentences
     labels: np.ndarray  # bool [N]: B does not follow A
     keys: np.ndarray  # uint64 [N]: all later draws depend on the pair's key alone, not on its row
 
     def at(self, chosen: np.ndarray) -> Pairs:
-        """Select pairs by their numbers, int64 [n]."""
+        """Select pairs by index, int64 [n]."""
         return Pairs(*(array[chosen] for array in self.arrays()))
 
     def arrays(self) -> tuple[np.ndarray, ...]:
@@ -57,17 +57,17 @@ class Pairs:
 
 
 def batch_keys(data: DataConfig, objectives: Sequence[str], pad_id: int = 0) -> dict[str, BatchKey]:
-    """The arrays of a batch: the encoder's inputs, and those that each objective adds.
+    """The arrays of a batch: the encoder's inputs, and the arrays that each objective adds.
 
-    Raises ValueError for unknown objectives and augmentations, and for rows that one of them does not support.
+    Raises ValueError for unknown objectives and augmentations, and for rows that an objective does not support.
     """
     if data.augment:
         augmentations.choose(data.augment)
     keys = encoder_keys(data.sequence_length, pad_id)
     for name, target in registry.choose(objectives).items():
         added = target.keys(data)
-        twice = keys.keys() & added.keys()
-        assert not twice, f"objective {name} adds keys that are there: {twice}"
+        duplicates = keys.keys() & added.keys()
+        assert not duplicates, f"objective {name} adds existing keys: {duplicates}"
         keys |= added
     for name, key in keys.items():
         if key.used and key.used not in keys:
@@ -79,12 +79,12 @@ def batch_keys(data: DataConfig, objectives: Sequence[str], pad_id: int = 0) -> 
 
 
 def batch_spec(data: DataConfig, batch_size: int, objectives: Sequence[str] = registry.OF_BERT) -> Spec:
-    """Shape and dtype of every array of a batch, in order of the keys, without text. Raises as `batch_keys` does."""
+    """Shape and dtype of every array of a batch, in order of the keys; needs no text. Raises like `batch_keys`."""
     return {name: ((batch_size, key.width), key.dtype) for name, key in batch_keys(data, objectives).items()}
 
 
 def rows_of_batch(step: int, global_batch_size: int, rows: slice | np.ndarray | None = None) -> np.ndarray:
-    """The numbers within the run, int64, of all rows of a batch, or of some: a slice or an int array of its rows.
+    """The run's row numbers, int64, of a batch's rows: all of them, or those in `rows`, a slice or int array.
 
     Raises ValueError for a negative step, an empty batch, or a row outside the batch.
     """
@@ -96,12 +96,12 @@ def rows_of_batch(step: int, global_batch_size: int, rows: slice | np.ndarray | 
     elif rows is not None:
         within = np.asarray(rows, np.int64)
         if len(within) and not 0 <= within.min() <= within.max() < global_batch_size:
-            raise ValueError(f"rows={rows} reach outside the global batch of {global_batch_size} rows")
+            raise ValueError(f"rows={rows} are outside the global batch of {global_batch_size} rows")
     return step * global_batch_size + within
 
 
 def merge_rows(groups: Sequence[tuple[np.ndarray, dict[str, np.ndarray]]], spec: Spec) -> dict[str, np.ndarray]:
-    """Put rows together that were made apart: which rows of the batch they are, int64 [n], and their arrays."""
+    """Merge groups of rows into a batch. Each group is (its rows' indices in the batch, int64 [n]; its arrays)."""
     if len(groups) == 1:
         return groups[0][1]
     whole = {key: np.empty(shape, dtype) for key, (shape, dtype) in spec.items()}
@@ -116,18 +116,18 @@ def _make_makers(targets: Sequence[Target], data: DataConfig, vocabulary: Vocabu
 
 
 def _as_sentences(pairs: Pairs, text: Split) -> Pairs:
-    """Ranges of tokens as the sentences that hold them."""
+    """Convert ranges of tokens to the ranges of sentences that hold them."""
     first, count = record_rows.sentences_of_tokens(text.sentence_offsets, pairs.first, pairs.count)
     return replace(pairs, first=first, count=count)
 
 
 class PairBatches:
-    """The rows of a run over one split, with the arrays of its objectives.
+    """The rows of a run over one split, with the arrays of its objectives. Thread-safe.
 
-    Row n of a run is row n mod R of epoch n // R, where R = `rows_per_epoch` is the number of rows of the first
-    epoch's plan; of a text of several windows it is row n of all windows in order. Batch k of size B is rows k B to
-    k B + B - 1. Packed, a row is several pairs, each with the tokens and masks that it would have alone. Safe to use
-    from many threads. Nothing is planned before the first row is made.
+    Row n of a run is row n mod R of epoch n // R, where R = `rows_per_epoch` is the number of rows in the first
+    epoch's plan. If the text has several windows, it is row n of all windows in order. Batch k of size B is rows k B to
+    k B + B - 1. A packed row holds several pairs, each with the tokens and masks that it would have alone. Planning
+    starts when the first row is made.
 
     `folder`, `window_tokens` and `lane` as in `Epochs`; `template` is the layout of special tokens. Raises ValueError
     like `Epochs` and `batch_keys`, and for an unsuitable vocabulary or split.
@@ -154,11 +154,11 @@ class PairBatches:
         self._keys = batch_keys(data, objectives, vocabulary.pad_id)
         chosen = registry.choose(objectives)
         targets = [chosen[name] for name in registry.TARGETS if name in chosen]  # one may read another's arrays
-        make_makers = partial(_make_makers, targets, data, vocabulary)  # not a method, which would be in a cycle
+        make_makers = partial(_make_makers, targets, data, vocabulary)  # not a method: that would be a reference cycle
         self._makers = make_makers(split)
-        self._makers_of_window = lru_cache(maxsize=2)(make_makers)  # as many as there are plans
+        self._window_makers = lru_cache(maxsize=2)(make_makers)  # as many as there are plans
         self._augment = None
-        if data.augment and isinstance(vocabulary, Tokenizer):  # text made up for plans and benchmarks has no spelling
+        if data.augment and isinstance(vocabulary, Tokenizer):  # made-up text for plans and benchmarks has no spelling
             self._augment = augmentations.prepare(data.augment, vocabulary)
         self._pairing = registry.choose_pairing(objectives)
         self._epochs = Epochs(
@@ -171,39 +171,39 @@ class PairBatches:
             window_tokens=window_tokens,
             lane=lane,
         )
-        self.shares = self._epochs.shares  # of an epoch's tokens, float64 [sources]; None: every document once
+        self.shares = self._epochs.shares
 
     @property
     def rows_per_epoch(self) -> int:
-        """The number of rows in an epoch; about, if the text has several windows. Plans the first window."""
+        """Rows in an epoch; an estimate if the text has several windows. Plans the first window."""
         return self._epochs.rows
 
     @property
     def estimated_rows(self) -> int:
-        """About the number of rows in an epoch, without a plan of a large text."""
+        """Estimated rows in an epoch. Does not plan a large text."""
         return self._epochs.estimated_rows
 
     def release(self) -> None:
-        """Forget what was planned, as at the end of a stage."""
+        """Drop all plans, as at the end of a stage."""
         self._epochs.release()
-        self._makers_of_window.cache_clear()
+        self._window_makers.cache_clear()
 
     def batch(self, step: int, global_batch_size: int, rows: slice | np.ndarray | None = None) -> dict[str, np.ndarray]:
-        """Batch `step` of the run, or some of its `rows`. Arguments and errors are those of `rows_of_batch`."""
+        """Batch `step` of the run, or some of its `rows`. Arguments and errors as in `rows_of_batch`."""
         return self.rows(rows_of_batch(step, global_batch_size, rows))
 
     def rows(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """The rows of the run with these numbers, int64 [B], as the arrays that `spec` describes."""
+        """Make the run's rows with these numbers, int64 [B], as the arrays that `spec` describes."""
         if not len(numbers):
             return {key: np.zeros(shape, dtype) for key, (shape, dtype) in self.spec(0).items()}
         groups = [(rows, self._rows_of_text(text, pairs, len(rows))) for rows, text, pairs in self._texts(numbers)]
         return merge_rows(groups, self.spec(len(numbers)))
 
     def texts(self, numbers: np.ndarray) -> list[tuple[np.ndarray, Split, Pairs]]:
-        """The rows of the run with these numbers, by the text that they are made of.
+        """Group the run's rows with these numbers by their text.
 
-        Of each text: which of the numbers, int64 [n]; the text; and the pairs of these n rows in it, of records too as
-        sentences.
+        Returns for each text: the indices into `numbers`, int64 [n]; the text; and the pairs of these n rows in it, as
+        sentences even for records.
         """
         texts = self._texts(numbers)
         if self._data.rows not in record_rows.BUILDERS:
@@ -218,10 +218,10 @@ class PairBatches:
         return [(rows, self._epochs.get(window).text, self.pairs(numbers[rows])) for window, rows in grouped(windows)]
 
     def _rows_of_text(self, text: Split, pairs: Pairs, rows: int) -> dict[str, np.ndarray]:
-        """The arrays of rows that are made of one text."""
+        """The arrays of `rows` rows from one text."""
         if self._data.packing == "none":
             single = self._single_rows(text, pairs, self._data.sequence_length)
-            return {name: widened(single[name], key) for name, key in self._keys.items()}
+            return {name: pad_table(single[name], key) for name, key in self._keys.items()}
         if self._data.rows in record_rows.BUILDERS:
             widths = range_widths(self._room(pairs.count[:, 0]), self._data.sequence_length)
         else:
@@ -230,11 +230,11 @@ class PairBatches:
         return pack_rows(parts, self._keys, pairs.row, rows)
 
     def spec(self, batch_size: int) -> Spec:
-        """Shape and dtype of every array of a batch of that many rows, in order of the keys."""
+        """Shape and dtype of every array of a batch, in order of the keys."""
         return {name: ((batch_size, key.width), key.dtype) for name, key in self._keys.items()}
 
     def _single_rows(self, text: Split, pairs: Pairs, width: int) -> dict[str, np.ndarray]:
-        """Lay out each pair, or each run of sentences, in its own row of `width` tokens."""
+        """Lay out each pair, or each sequence of sentences, in its own row of `width` tokens."""
         vocabulary, template = self._vocabulary, self._template
         if self._data.rows == "pairs":
             encoder, ranges = lay_out_pairs(text, pairs.first, pairs.count, pairs.keys, width, vocabulary, template)
@@ -249,18 +249,18 @@ class PairBatches:
             encoder, ranges = lay_out_sentences(text, first, count, width, vocabulary, template)
         arrays = dict(encoder)
         sequences = Sequences(encoder, ranges, pairs.keys, pairs.labels, arrays)
-        for make in self._makers if text is self.split else self._makers_of_window(text):
+        for make in self._makers if text is self.split else self._window_makers(text):
             arrays |= make(sequences)
         return {key: arrays[key] for key in self._keys}
 
     def _room(self, tokens: np.ndarray) -> np.ndarray:
-        """The tokens that ranges of so many may have after the augmentation, int64 [N]."""
+        """The most tokens that ranges of these lengths may have after augmentation, int64 [N]."""
         return augmentations.slack_tokens(
             self._data.augment, tokens, self._data.sequence_length - self._template.text_tokens
         )
 
     def pairs(self, numbers: np.ndarray) -> Pairs:
-        """The pairs of these rows of the run, in their order; sentences are counted in the text of the row's window."""
+        """The pairs of these rows of the run, in order; their sentences are numbered within the row's window."""
         windows, within = self._epochs.locate(numbers)
         parts = []
         for window, rows in grouped(windows):
@@ -280,7 +280,7 @@ class PairBatches:
     ) -> Pairs:
         """The pairs of some rows in one round over a window's rows; each round has its own order and masks.
 
-        There is a second round if an epoch's plan has fewer rows than the first epoch's.
+        A second round is needed if an epoch's plan has fewer rows than the first epoch's.
         """
         shuffled = permute(within, len(content), derive_key(self._seed, "shuffle", window, number))
         row, pair = content.pairs(shuffled)

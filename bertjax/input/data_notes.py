@@ -1,4 +1,4 @@
-"""Notes on text that a run cannot learn from: documents without a second sentence, words without spaces."""
+"""Warnings about text that an objective cannot learn from: one-sentence documents, scripts without spaces."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from bertjax.input.targets import registry
 from bertjax.text.store.format import SplitView
 from bertjax.tokenization.tokenizer import Tokenizer, is_unspaced
 
-_LEAST_PAIRS = 0.01  # share of documents with a second sentence from which on pairs can be learned
-_LEAST_UNSPACED = 0.1  # share of tokens that are single characters of a script without spaces
+_LEAST_PAIRS = 0.01  # smallest share of documents with a second sentence that lets pairs be learned
+_LEAST_UNSPACED = 0.1  # share of single characters of a script without spaces that gets a warning
 _SAMPLED_SENTENCES = 2_000
-_SAMPLED_TOKENS = 1 << 22  # that these sentences are drawn from
+_SAMPLED_TOKENS = 1 << 22  # size of the text from which these sentences are drawn
 
 
 def pair_notes(manifest: Mapping[str, Any], stages: Sequence[DataConfig], objectives: Sequence[str]) -> list[str]:
-    """A line if an objective of sentence pairs has only documents of one sentence, by the manifest of a store."""
+    """Warn if sentence pairs are an objective but, by the store's manifest, documents have one sentence each."""
     names = [
         name
         for name, objective in registry.choose(objectives).items()
@@ -40,7 +40,7 @@ def pair_notes(manifest: Mapping[str, Any], stages: Sequence[DataConfig], object
 
 
 def masking_notes(split: SplitView, tokenizer: Tokenizer, stages: Sequence[DataConfig]) -> list[str]:
-    """A line if masking of words masks single characters, in text of a script without spaces between words."""
+    """Warn if whole-word masking would mask single characters, because the script has no spaces between words."""
     units = {stage.masking: member(UNITS, "masking", stage.masking).make(stage) for stage in stages}
     names = [name for name, unit in units.items() if unit.needs_words and unit.plane == WORDS and not unit.needs_plane]
     if not names or split.has_plane(WORDS):
@@ -50,12 +50,12 @@ def masking_notes(split: SplitView, tokenizer: Tokenizer, stages: Sequence[DataC
         return []
     return [
         f"data.masking={names[0]!r} masks single characters in {share:.0%} of this text, whose script has no spaces "
-        "between words. For Chinese with WordPiece set --data.segmenter jieba; otherwise mark words by --data.units"
+        "between words. For Chinese with WordPiece set --data.segmenter jieba; otherwise mark words with --data.units"
     ]
 
 
 def _unspaced_share(split: SplitView, tokenizer: Tokenizer) -> float:
-    """The share of tokens that are single characters of such scripts, in a sample of the sentences."""
+    """Share of tokens that are single characters of scripts without spaces, in a sample of sentences."""
     split = split.sample(_SAMPLED_TOKENS)
     count = min(split.num_sentences, _SAMPLED_SENTENCES)
     chosen = np.linspace(0, split.num_sentences - 1, count).astype(np.int64)

@@ -1,4 +1,4 @@
-"""The planned windows of a run: the pairs formed from each window's text, and which pairs share a row."""
+"""Planned windows of a run: the sentence pairs formed from each window's text, and which pairs share a row."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from bertjax.text.store.format import SplitView
 from bertjax.text.store.manifest import json_sha256
 
 LEAST_DOCUMENTS = 2
-SMALL_PLANS_ROWS = 2**20  # a batch of a tiny corpus may straddle many epochs: keep as many plans as this many rows fill
-SAMPLE_TOKENS = 1 << 22  # a larger text's rows are estimated from a sample
-_SAMPLED_SOURCES = 16  # of a mixture, those with the largest shares
+SMALL_PLANS_ROWS = 2**20  # total rows of the plans kept for a tiny corpus, as a batch may straddle many epochs
+SAMPLE_TOKENS = 1 << 22  # the rows of a larger text are estimated from a sample
+_SAMPLED_SOURCES = 16  # largest sources of a mixture that the estimate samples
 
-_PLAN_VERSION = 2  # of the rules for pairs, packing and windows; a change makes other plans
+_PLAN_VERSION = 2  # version of the rules for pairs, packing and windows; a change invalidates stored row counts
 _INPUTS = (  # fields of DataConfig on which a plan depends
     "rows",
     "sequence_length",
@@ -53,18 +53,18 @@ _INPUTS = (  # fields of DataConfig on which a plan depends
 
 @dataclass(frozen=True)
 class PlannedWindow:
-    """The pairs of a text, or its runs of sentences, and which of them share a row."""
+    """The pairs (or sequences of sentences) of a text, and which of them share a row."""
 
     text: Split
     plan: EpochPlan | SentencePlan | TokenPlan
-    packing: Packing | None  # None: each pair has a row of its own
+    packing: Packing | None  # None: each pair has its own row
 
     def __len__(self) -> int:
         """Number of rows."""
         return len(self.plan if self.packing is None else self.packing)
 
     def pairs(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(index into `rows` of each pair, pair) of these rows in order; int64 [N] both."""
+        """The pairs of these rows in order: the index into `rows` and the pair's number, int64 [N] both."""
         if self.packing is None:
             return np.arange(len(rows)), rows
         first = self.packing.offsets[rows]
@@ -76,9 +76,9 @@ class PlannedWindow:
 class Epochs:
     """The windows of a run over one split (see `Windows`), each planned when it is first read. Thread-safe.
 
-    A split of one window has as many rows in every epoch as in the first one. The windows of a larger split follow
-    each other with as many rows as each has; `folder` keeps these numbers for a run that resumes, which otherwise
-    plans its earlier windows again. `random_b` as in `build_plan`; `template` has the special tokens of a row.
+    If the split is one window, every epoch has as many rows as the first. If it has several, the windows follow each
+    other, each with its own number of rows; `folder` stores these numbers, so that a resumed run does not plan its
+    earlier windows again. `random_b` as in `build_plan`; `template` is the layout of special tokens.
 
     Raises ValueError if the split has fewer than two documents, the sequence length is too short for a pair, or the
     sources cannot be mixed as configured.
@@ -98,7 +98,7 @@ class Epochs:
     ) -> None:
         if split.num_documents < LEAST_DOCUMENTS:
             raise ValueError(
-                f"the split has {split.num_documents} document(s); sentence pairs need at least {LEAST_DOCUMENTS}: add "
+                f"the split has {split.num_documents} document(s); sentence pairs need at least {LEAST_DOCUMENTS}. Add "
                 f"text to data.sources, or, if this is the held-out split, raise data.held_out={data.held_out}"
             )
         if data.sequence_length < SHORTEST_ROW:
@@ -107,7 +107,7 @@ class Epochs:
             )
         self._split, self._data, self._seed = split, data, seed
         self._random_b, self._template = random_b, template
-        self.shares: np.ndarray | None = None  # of an epoch's tokens, float64 [sources]; None: every document once
+        self.shares: np.ndarray | None = None  # source shares of an epoch's tokens, float64; None: each document once
         if data.is_mixture:
             tokens = split.source_tokens
             read = data.is_active if data.active_sources else (True,) * len(tokens)
@@ -118,19 +118,19 @@ class Epochs:
                 )
             self.shares = token_shares(np.where(read, tokens, 0).tolist(), data.weights, data.temperature)
             self._require_documents(int(np.diff(split.source_edges)[self.shares > 0].sum()), 0)
-        if data.sampling == "groups":  # members of a group are anywhere in the text
+        if data.sampling == "groups":  # a group's members may be anywhere in the text
             if split.groups is None:
                 raise ValueError("data.sampling='groups': the token store has no groups; prepare it with data.groups")
             window_tokens, lane = split.num_tokens, WHOLE_BATCH
         self._windows = Windows(split, self.shares, seed, window_tokens, lane)
-        self.several = not self._windows.is_whole  # windows of a run, each with a text of its own
+        self.several = not self._windows.is_whole  # the run has several windows, each with its own text
         self._cache = PlanCache()
         self._counts = RowCounts(folder if self.several else None, self._plan_inputs(window_tokens, lane))
         self._counting = threading.Lock()
 
     @cached_property
     def rows(self) -> int:
-        """The number of rows in an epoch; of several windows about, as that of the first window tells."""
+        """Rows in an epoch; with several windows an estimate from the first window."""
         first = self.get(0)
         if self.several:
             return round(len(first) * self._split.num_tokens / self._windows.get(0).num_tokens)
@@ -138,37 +138,37 @@ class Epochs:
 
     @cached_property
     def estimated_rows(self) -> int:
-        """About the number of rows in an epoch, at no cost that grows with the text; exact for a small one."""
+        """Estimated rows in an epoch, at a cost that does not grow with the text; exact for a small text."""
         split = self._split
         if not isinstance(split, SplitView) or split.num_tokens <= SAMPLE_TOKENS or self._data.sampling == "groups":
             return self.rows
         views = [(1.0, split)]
-        if self.shares is not None:  # a row of one source may have more text than a row of another
+        if self.shares is not None:  # sources may differ in tokens per row
             largest = np.argsort(-self.shares, kind="stable")[:_SAMPLED_SOURCES].tolist()
             each = [(float(self.shares[source]), split.select_sources(source)) for source in largest]
             views = [(share, view) for share, view in each if share and view.num_documents >= LEAST_DOCUMENTS] or views
-        rate = 0.0  # rows of a token
+        rate = 0.0  # rows per token
         for share, view in views:
             sample = view.sample(SAMPLE_TOKENS // len(views))
             sample = sample if sample.num_documents >= LEAST_DOCUMENTS else view
             rate += share * len(self._plan(sample, None, 0)) / sample.num_tokens
         rows = rate / sum(share for share, _ in views) * split.num_tokens
-        return round(float(f"{rows:.3g}"))  # no more digits than are known
+        return round(float(f"{rows:.3g}"))  # significant digits only
 
     def get(self, number: int) -> PlannedWindow:
         """Return a window of the run by its number, planning it if necessary."""
         return self._cache.get(number, self._build)
 
     def prepare(self, number: int) -> None:
-        """Start to plan a window in the background."""
+        """Plan a window in the background."""
         self._cache.prepare(number, self._build)
 
     def release(self) -> None:
-        """Forget the plans; the next row to be read plans its window again."""
+        """Drop the plans; a window that is read later is planned again."""
         self._cache.clear()
 
     def locate(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The window of each row of the run, and the row's number in it; int64 [n] all."""
+        """Map row numbers of the run, int64 [n], to windows and row numbers within them, int64 [n] both."""
         if not self.several:
             return np.divmod(numbers, self.rows)
         ends = self._window_ends(int(numbers.max()))
@@ -176,11 +176,11 @@ class Epochs:
         return windows, numbers - np.append(0, ends)[windows]
 
     def window_rows(self, number: int) -> int:
-        """The number of rows that the run takes from a window."""
+        """Number of rows that the run takes from a window."""
         return len(self.get(number)) if self.several else self.rows
 
     def _window_ends(self, last: int) -> np.ndarray:
-        """One past the last row of each window of the run, up to the one that has row `last`: int64 [n]."""
+        """End row (exclusive) of each window of the run up to the window that has row `last`: int64 [n]."""
         if self._counts.total <= last:
             with self._counting:
                 while self._counts.total <= last:
@@ -188,7 +188,7 @@ class Epochs:
         return self._counts.ends
 
     def _plan_inputs(self, window_tokens: int, lane: Lane) -> str:
-        """What the plans depend on besides the text, as JSON."""
+        """All inputs of the plans except the text, as JSON."""
         inputs = {key: getattr(self._data, key) for key in _INPUTS} | {
             "version": _PLAN_VERSION,
             "seed": self._seed,
@@ -202,7 +202,7 @@ class Epochs:
         return json.dumps(inputs, sort_keys=True)
 
     def _build(self, number: int, ahead: bool) -> PlannedWindow:
-        """Plan a window. `ahead` of its use also fetches and verifies its tokens, which else the first batches do."""
+        """Plan a window. With `ahead`, also fetch and verify its tokens, which the first batches would do otherwise."""
         window = self._windows.get(number)
         text, reading = window.text, window.reading
         if reading is None and self._data.sampling == "groups":
@@ -220,7 +220,7 @@ class Epochs:
             text.verify_tokens()
         if (expected := self._counts.get(number)) not in (None, len(planned)):
             raise ValueError(
-                f"{self._counts.path}: window {number} has {len(planned):,} rows, not {expected:,}; delete that file"
+                f"{self._counts.path}: window {number} has {len(planned):,} rows, not {expected:,}; delete the file"
             )
         return planned
 
@@ -260,7 +260,7 @@ class Epochs:
         )
 
     def _lengths(self, text: Split, plan: EpochPlan | SentencePlan | TokenPlan) -> np.ndarray:
-        """Tokens of each pair or run of sentences, special ones included: int64 [N]."""
+        """Length of each sequence of the plan in tokens, with special tokens: int64 [N]."""
         sentences, length = text.sentence_offsets, self._data.sequence_length
         if isinstance(plan, EpochPlan):
             return np.minimum(sum(plan.tokens(sentences)) + self._template.pair_tokens, length)
@@ -276,8 +276,8 @@ class Epochs:
         if documents < LEAST_DOCUMENTS:
             raise ValueError(
                 f"data.weights={self._data.weights}, data.temperature={self._data.temperature}: window {number} of the "
-                f"text has fewer than {LEAST_DOCUMENTS} documents, which sentence pairs need; give more text or other "
-                "shares, or divide long documents (data.split_documents)"
+                f"text has fewer than {LEAST_DOCUMENTS} documents, the minimum for sentence pairs; give more text or "
+                "other shares, or divide long documents (data.split_documents)"
             )
 
 
@@ -285,10 +285,10 @@ _Build = Callable[[int, bool], PlannedWindow]
 
 
 class PlanCache:
-    """The few planned windows in use, each planned once: at its first use, or ahead of time in the background.
+    """Cache of the few planned windows in use. Each is planned once, at its first use or earlier in the background.
 
-    `build` plans a window by its number, and whether it is ahead of its use. The cache does not keep it: its owner
-    would be in a cycle, and the gigabyte of a window would stay in memory until the garbage collector comes by.
+    `build(number, ahead)` plans a window. The cache does not hold a reference to it, because a reference cycle would
+    keep a window of a gigabyte in memory until the garbage collector runs.
     """
 
     def __init__(self) -> None:
@@ -297,7 +297,7 @@ class PlanCache:
         self.capacity = 2  # the current one and the next
 
     def get(self, number: int, build: _Build) -> PlannedWindow:
-        """The window with this number; waits for its plan, and raises what planning it raised."""
+        """Return a window, waiting for its plan; raises the error that planning it raised."""
         plan, is_new = self._claim(number)
         if is_new:
             _fill(plan, number, False, build)
@@ -311,7 +311,7 @@ class PlanCache:
             threading.Thread(target=_fill, args=arguments, name=f"plan-{number}", daemon=True).start()
 
     def clear(self) -> None:
-        """Forget all plans."""
+        """Drop all plans."""
         with self._lock:
             self._plans.clear()
 
@@ -339,9 +339,9 @@ class _Counts(TypedDict):
 
 
 class RowCounts:
-    """The rows of a run's first windows, as far as they are known, kept in a file of `folder` if there is one.
+    """Row counts of the run's windows planned so far, stored in `folder` unless that is None.
 
-    `inputs` is what the plans of the windows depend on. A damaged file is named in a warning, and not used.
+    `inputs` are the inputs of the plans. A damaged file is ignored with a warning.
     """
 
     def __init__(self, folder: Path | None, inputs: str) -> None:
@@ -355,15 +355,15 @@ class RowCounts:
 
     @property
     def total(self) -> int:
-        """The rows of all these windows."""
+        """Sum of the row counts."""
         return int(self.ends[-1]) if len(self.ends) else 0
 
     def get(self, number: int) -> int | None:
-        """The rows of a window, if they are known."""
+        """The row count of a window, or None if it has not been planned yet."""
         return self._rows[number] if number < len(self._rows) else None
 
     def append(self, rows: int) -> None:
-        """Add the next window. A disk that cannot be written costs a resumed run the time to plan again."""
+        """Add the next window. If the disk cannot be written, only a resumed run is slower: it plans again."""
         self._rows.append(rows)
         self.ends = np.append(self.ends, self.total + rows)
         if self.path is None:
@@ -373,13 +373,13 @@ class RowCounts:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             replace_text(self.path, json.dumps({"inputs": self._inputs, "rows": self._rows, "sha256": digest}))
         except OSError as error:
-            warnings.warn(f"{self.path} was not written ({error})", stacklevel=2)
+            warnings.warn(f"{self.path} could not be written ({error})", stacklevel=2)
 
     def _read(self, path: Path) -> list[int]:
         try:
             record: Any = read_json(path, _Counts)
             if record["inputs"] != self._inputs or record["sha256"] != json_sha256([self._inputs, record["rows"]]):
-                raise ValueError(f"{path}: it is damaged, or another run's")
+                raise ValueError(f"{path} is damaged or belongs to another run")
             return record["rows"]
         except FileNotFoundError:
             return []

@@ -1,17 +1,16 @@
-"""The held-out sets of a run beside the whole: a set for each source, and one for all small sources."""
+"""Held-out sets of a run besides the whole split: one per source, and one for all small sources."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-MOST_SETS = 16  # an evaluation of more would have a few rows of each
+MOST_SETS = 16  # with more sets, an evaluation would read only a few rows of each
 
 
 def evaluation_sets(sizes: Sequence[int]) -> dict[str, list[int]]:
-    """Name -> sources of each set; `sizes` are the held-out tokens or records of each source.
+    """Map each set's name to its sources; `sizes` are the held-out tokens or records of each source.
 
-    `eval/source_<n>` has source n alone. Of more than `MOST_SETS` sources the largest are alone, and the others are
-    together in `eval/small_sources`.
+    `eval/source_<n>` is source n alone. With more than `MOST_SETS` sources, the smallest share `eval/small_sources`.
     """
     if len(sizes) < 2:
         return {}

@@ -1,4 +1,4 @@
-"""Make batches ahead of the training step, in order: by tf.data, or by a thread pool with the same bytes."""
+"""Make batches ahead of the training step, in order, with tf.data or with a thread pool that gives the same bytes."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Rows = slice | np.ndarray | None
 
 AHEAD = 2  # finished batches waiting for the step
 ENDLESS = 2**62
-# On small batches, NumPy's calls, which hold Python's lock, take longer than their work: one call makes several.
+# For small batches the overhead of NumPy calls, which hold the GIL, exceeds their work, so one call makes several.
 POSITIONS_TOGETHER = 2**18
-MOST_TOGETHER = 16  # so that a restart discards few batches
+MOST_TOGETHER = 16  # a restart discards at most this many batches
 
 
 class Batches(Protocol):
@@ -35,26 +35,26 @@ class Batches(Protocol):
         ...
 
     def spec(self, batch_size: int) -> Mapping[str, tuple[tuple[int | None, ...], type[np.generic]]]:
-        """Shape and dtype of every array of a batch of that many rows; None for a dim that varies."""
+        """Shape and dtype of every array of a batch; None for a dim that varies."""
         ...
 
 
 @runtime_checkable
 class ByRows(Batches, Protocol):
-    """Batches whose rows have numbers: batch k of B rows has those from k B on, whichever are made together."""
+    """Batches whose rows are numbered: batch k of B rows is rows k B to k B + B - 1, however they are grouped."""
 
     def rows(self, numbers: np.ndarray) -> Batch:
-        """The rows with these numbers, int64 [B]."""
+        """Make the rows with these numbers, int64 [B]."""
         ...
 
 
 class Feed:
-    """An iterator over batches; close it, or use it in a `with`, to stop its threads."""
+    """An iterator over batches; close it, or use it as a context manager, to stop its threads."""
 
     def __init__(self, batches: Generator[Batch, None, None], engine: str) -> None:
         self.engine = engine  # "tf.data" or "threads"
         self._batches = batches
-        # Also when the interpreter ends: TensorFlow aborts the process if its threads then want to call Python.
+        # Also runs at interpreter exit: TensorFlow aborts the process if its threads call Python after that.
         self._stop = weakref.finalize(self, batches.close)
 
     def __iter__(self) -> Feed:
@@ -86,8 +86,8 @@ def open_feed(
 ) -> Feed:
     """Iterate over this process's `rows` of each batch, from `start_step` up to `stop_step`, excluded.
 
-    By default uses tf.data if TensorFlow is installed, else a thread pool, with the same bytes. The feed raises errors
-    of `batches` unchanged.
+    By default uses tf.data if TensorFlow is installed, else a thread pool, with the same bytes. Errors of `batches`
+    are raised unchanged.
     """
     engine = engine or ("tf.data" if import_tensorflow() else "threads")
     make = {"tf.data": dataset_batches, "threads": thread_pool_batches}[engine]
@@ -105,13 +105,13 @@ def make_dataset(
 ) -> tf.data.Dataset:
     """The batches as a `tf.data.Dataset` of dicts, with a static element_spec, made `threads` at a time, in order.
 
-    To resume at step k, start there. Raises ModuleNotFoundError where TensorFlow is missing.
+    To resume at step k, start there. Raises ModuleNotFoundError if TensorFlow is not installed.
     """
     steps = range(start_step, stop_step)
-    return _dataset_of_several(batches, steps, global_batch_size, rows, threads).unbatch().prefetch(AHEAD)
+    return _grouped_dataset(batches, steps, global_batch_size, rows, threads).unbatch().prefetch(AHEAD)
 
 
-def _dataset_of_several(
+def _grouped_dataset(
     batches: Batches,
     steps: range,
     global_batch_size: int,
@@ -119,23 +119,22 @@ def _dataset_of_several(
     threads: int,
     errors: list[Exception] | None = None,
 ) -> tf.data.Dataset:
-    """A dataset of the outputs of `several`; `errors` gets the errors of `batches`, which TensorFlow wraps."""
+    """A dataset of `make_group`'s outputs; collects in `errors` the errors of `batches`, which TensorFlow wraps."""
     tf = import_tensorflow(required=True)
-    spec = batches.spec(_count(global_batch_size, rows))
-    together = _together(batches, global_batch_size, rows)
+    spec = batches.spec(_count_rows(global_batch_size, rows))
+    group_size = _group_size(batches, global_batch_size, rows)
 
     def make(first: np.ndarray) -> list[np.ndarray]:
         try:
-            outputs = several(
-                batches, range(int(first), min(int(first) + together, steps.stop)), global_batch_size, rows
-            )
+            group = range(int(first), min(int(first) + group_size, steps.stop))
+            outputs = make_group(batches, group, global_batch_size, rows)
             return [outputs[key] for key in spec]
         except Exception as error:
             if errors is not None:
                 errors.append(error)
             raise
 
-    @tf.autograph.experimental.do_not_convert  # which would leave a file in the temporary folder
+    @tf.autograph.experimental.do_not_convert  # a conversion would leave a file in the temporary folder
     def element(first: tf.Tensor) -> dict[str, tf.Tensor]:
         tensors = tf.numpy_function(make, [first], [dtype for _, dtype in spec.values()], stateful=False)
         for tensor, (shape, _) in zip(tensors, spec.values(), strict=True):
@@ -144,15 +143,15 @@ def _dataset_of_several(
 
     options = tf.data.Options()
     options.deterministic = True
-    # Nothing is left to tune, and its thread sleeps for up to a minute, for the end of which closing a dataset waits.
+    # There is nothing to tune, and closing the dataset would wait for autotune's thread, which sleeps up to a minute.
     options.autotune.enabled = False
     options.threading.private_threadpool_size = threads
-    dataset = tf.data.Dataset.range(steps.start, steps.stop, together)
+    dataset = tf.data.Dataset.range(steps.start, steps.stop, group_size)
     return dataset.map(element, num_parallel_calls=threads, deterministic=True).with_options(options)
 
 
-def several(batches: Batches, steps: range, global_batch_size: int, rows: Rows) -> Batch:
-    """Make the batches of several steps at once: arrays [steps, ...]."""
+def make_group(batches: Batches, steps: range, global_batch_size: int, rows: Rows) -> Batch:
+    """Make the batches of several steps in one call, as arrays [steps, ...]."""
     if not isinstance(batches, ByRows):
         (step,) = steps
         return {key: array[None] for key, array in batches.batch(step, global_batch_size, rows).items()}
@@ -160,36 +159,36 @@ def several(batches: Batches, steps: range, global_batch_size: int, rows: Rows) 
     return {key: x.reshape(len(steps), len(x) // len(steps), *x.shape[1:]) for key, x in whole.items()}
 
 
-def apart(outputs: Batch) -> Iterator[Batch]:
-    """Split the output of `several` into batches."""
+def split_group(outputs: Batch) -> Iterator[Batch]:
+    """Split the output of `make_group` into batches."""
     return (dict(zip(outputs, arrays, strict=True)) for arrays in zip(*outputs.values(), strict=True))
 
 
-def _count(global_batch_size: int, rows: Rows) -> int:
-    """The number of rows that this process makes of a batch."""
+def _count_rows(global_batch_size: int, rows: Rows) -> int:
+    """Number of rows of a batch that this process makes."""
     return len(np.arange(global_batch_size)[... if rows is None else rows])
 
 
-def _together(batches: Batches, global_batch_size: int, rows: Rows) -> int:
-    """The number of batches that one call makes."""
+def _group_size(batches: Batches, global_batch_size: int, rows: Rows) -> int:
+    """Number of batches to make in one call."""
     if not isinstance(batches, ByRows):
         return 1
-    shape, _ = batches.spec(_count(global_batch_size, rows))["input_ids"]
+    shape, _ = batches.spec(_count_rows(global_batch_size, rows))["input_ids"]
     return min(max(1, POSITIONS_TOGETHER // max(1, math.prod(size or 1 for size in shape))), MOST_TOGETHER)
 
 
 def dataset_batches(
     batches: Batches, steps: range, global_batch_size: int, rows: Rows, threads: int
 ) -> Generator[Batch, None, None]:
-    """The elements of `make_dataset` as NumPy arrays, and the errors of `batches` unchanged.
+    """Iterate over the batches of `make_dataset` as NumPy arrays; raises the errors of `batches` unchanged.
 
-    Batches that were made together are split here, without a copy; splitting them in tf.data is as slow as making them.
+    Splits groups of batches in NumPy without a copy, because splitting them in tf.data is as slow as making them.
     """
     errors: list[Exception] = []
-    dataset = _dataset_of_several(batches, steps, global_batch_size, rows, threads, errors)
+    dataset = _grouped_dataset(batches, steps, global_batch_size, rows, threads, errors)
     try:
         for outputs in dataset.prefetch(AHEAD).as_numpy_iterator():
-            yield from apart(cast("Batch", outputs))
+            yield from split_group(cast("Batch", outputs))
     except Exception as wrapped:
         raise (errors[0] if errors else wrapped) from None
 
@@ -197,16 +196,16 @@ def dataset_batches(
 def thread_pool_batches(
     batches: Batches, steps: range, global_batch_size: int, rows: Rows, threads: int
 ) -> Generator[Batch, None, None]:
-    """The same batches from a pool of `threads` threads, for machines without TensorFlow."""
-    together = _together(batches, global_batch_size, rows)
+    """Like `dataset_batches`, with a pool of `threads` threads, for machines without TensorFlow."""
+    group_size = _group_size(batches, global_batch_size, rows)
     pool = ThreadPoolExecutor(threads, thread_name_prefix="batch")
-    under_way: deque[Future[Batch]] = deque()
+    pending: deque[Future[Batch]] = deque()
     try:
-        for n in range(0, len(steps), together):
-            under_way.append(pool.submit(several, batches, steps[n : n + together], global_batch_size, rows))
-            if len(under_way) >= threads + AHEAD:
-                yield from apart(under_way.popleft().result())
-        while under_way:
-            yield from apart(under_way.popleft().result())
+        for n in range(0, len(steps), group_size):
+            pending.append(pool.submit(make_group, batches, steps[n : n + group_size], global_batch_size, rows))
+            if len(pending) >= threads + AHEAD:
+                yield from split_group(pending.popleft().result())
+        while pending:
+            yield from split_group(pending.popleft().result())
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

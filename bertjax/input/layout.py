@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bertjax.tokenization.tokenizer import Tokenizer
 
 
-# Text and vocabulary: of a token store, or made up for plans and benchmarks.
+# Text and vocabulary from a token store, or made up for plans and benchmarks
 Split: TypeAlias = "SplitView | MadeUpSplit"
 Vocabulary: TypeAlias = "Tokenizer | MadeUpVocabulary"
 
@@ -45,15 +45,15 @@ BERT = Template()
 
 
 class Text(NamedTuple):
-    """The text in rows: its positions, bool [B, L]; and its ranges of the split's tokens in order, int64 [n]."""
+    """Where the text of some rows is, and the ranges of the split's tokens that it comes from, in order."""
 
-    is_text: np.ndarray
-    starts: np.ndarray
-    lengths: np.ndarray
+    is_text: np.ndarray  # bool [B, L]
+    starts: np.ndarray  # int64 [n]
+    lengths: np.ndarray  # int64 [n]
 
 
 def encoder_keys(length: int, pad_id: int = 0) -> dict[str, BatchKey]:
-    """The arrays that an encoder reads, of rows of `length` tokens."""
+    """The arrays that the encoder reads, for rows of `length` tokens."""
     return {
         "input_ids": BatchKey("token", length, np.int32, filler=pad_id),
         "token_type_ids": BatchKey("token", length, np.int32),
@@ -70,9 +70,10 @@ def lay_out_pairs(
     vocabulary: Vocabulary,
     template: Template = BERT,
 ) -> tuple[dict[str, np.ndarray], Text]:
-    """Rows of A and B, `count` sentences from sentence `first` on, int64 [B, 2] both, cut under `keys`, uint64 [B].
+    """Lay out sentence pairs: A and B are `count` sentences from sentence `first` on, int64 [B, 2] both.
 
-    Returns input_ids, token_type_ids, sequence_ids, int32 [B, L], and the text in them.
+    `keys`, uint64 [B], determine how pairs are truncated. Returns input_ids, token_type_ids, sequence_ids,
+    int32 [B, L], and the text in them.
     """
     begin = split.sentence_offsets[first].astype(np.int64)
     sizes = split.sentence_offsets[first + count] - begin
@@ -85,7 +86,7 @@ def lay_out_pairs(
 def truncate(
     starts: np.ndarray, lengths: np.ndarray, max_tokens: int, keys: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Cut pairs to `max_tokens` tokens, as if one by one from the longer segment (B if equal), from either end.
+    """Truncate pairs to `max_tokens` tokens: one by one from the longer segment (B if equal), at a random end.
 
     Rule: truncate_seq_pair of google-research/bert. All arrays but `keys`, uint64 [B], are int64 [B, 2] for A and B.
     """
@@ -95,7 +96,7 @@ def truncate(
 
 
 def _heads(tosses: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """The heads among each number of fair coin tosses, int64 [B, 2]: the ones among that many random bits."""
+    """Number of heads in n fair coin tosses for each n in `tosses`, int64 [B, 2]: the ones among n random bits."""
     number = tosses.ravel()
     words = -(-number // 64)
     owner = np.repeat(np.arange(len(number)), words)
@@ -109,7 +110,7 @@ def _heads(tosses: np.ndarray, keys: np.ndarray) -> np.ndarray:
 def lay_out(
     tokens: np.ndarray, lengths: np.ndarray, length: int, vocabulary: Vocabulary, template: Template = BERT
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Rows [CLS] A [SEP] B [SEP] from the concatenated tokens of all A and B, whose lengths are int64 [B, 2].
+    """Lay out rows [CLS] A [SEP] B [SEP] from the concatenated tokens of all A and B; `lengths` is int64 [B, 2].
 
     Returns input_ids, token_type_ids, sequence_ids, int32 [B, L], and the positions of the text, bool [B, L].
     """
@@ -137,9 +138,10 @@ def lay_out(
 def lay_out_sentences(
     split: Split, first: np.ndarray, count: np.ndarray, length: int, vocabulary: Vocabulary, template: Template = BERT
 ) -> tuple[dict[str, np.ndarray], Text]:
-    """Rows [CLS] text [SEP] of `count` sentences from sentence `first` on, int64 [B] both; a [SEP] ends each document.
+    """Lay out rows [CLS] text [SEP]: `count` sentences from sentence `first` on, int64 [B] both.
 
-    Returns input_ids, token_type_ids (all 0), sequence_ids, int32 [B, L], and the text in them.
+    A [SEP] ends each document. Returns input_ids, token_type_ids (all 0), sequence_ids, int32 [B, L], and the text in
+    them.
     """
     row, start, sizes = _parts(split, first, first + count, length - template.text_tokens)
     return _lay_out_parts(split.tokens(start, sizes), row, start, sizes, len(first), length, vocabulary)
@@ -153,9 +155,9 @@ def lay_out_ranges(
     vocabulary: Vocabulary,
     change: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None,
 ) -> tuple[dict[str, np.ndarray], Text]:
-    """Like `lay_out_sentences`, of `count` tokens from token `first` on, int64 [B] both, which fit.
+    """Like `lay_out_sentences`, for `count` tokens from token `first` on, int64 [B] both, which must fit.
 
-    `change` maps the concatenated tokens and their `count` to those that are laid out.
+    `change` maps the concatenated tokens and their `count` to the tokens and counts that are laid out.
     """
     tokens = split.tokens(first, count)
     if change is not None:
@@ -172,8 +174,11 @@ def _lay_out_parts(
     length: int,
     vocabulary: Vocabulary,
 ) -> tuple[dict[str, np.ndarray], Text]:
-    """Rows [CLS] text [SEP] text [SEP] of ranges of a split's `tokens`: the row, the start and the size of each."""
-    begin = row * length + 1 + before_in_row(row, sizes + 1)  # a part is a document's text and its [SEP]
+    """Lay out rows [CLS] text [SEP] text [SEP] from parts of documents: the row, start and size of each.
+
+    `tokens` are the concatenated tokens of the parts.
+    """
+    begin = row * length + 1 + before_in_row(row, sizes + 1)  # each part is followed by a [SEP]
     text = range_indices(begin, sizes)
     is_text = np.zeros((rows, length), bool)
     is_text.ravel()[text] = True
@@ -191,7 +196,7 @@ def _lay_out_parts(
 
 
 def _parts(split: Split, begin: np.ndarray, end: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The documents' parts in rows of the sentences [begin, end): row, first token, tokens; int64 [N] each."""
+    """Split rows of sentences [begin, end) by document: row, first token and size of each part, int64 [N] each."""
     documents, sentences = split.document_offsets, split.sentence_offsets
     home = np.searchsorted(documents, begin, side="right") - 1
     parts = np.searchsorted(documents, end, side="left") - home
@@ -199,4 +204,4 @@ def _parts(split: Split, begin: np.ndarray, end: np.ndarray, room: int) -> tuple
     document = range_indices(home, parts)
     start = sentences[np.maximum(documents[document], begin[row])].astype(np.int64)
     stop = sentences[np.minimum(documents[document + 1], end[row])].astype(np.int64)
-    return row, start, np.minimum(stop - start, room)  # only a sentence too long for any row, alone in it, is cut
+    return row, start, np.minimum(stop - start, room)  # cuts only a sentence that is longer than a row and alone in it

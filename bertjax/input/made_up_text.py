@@ -1,4 +1,4 @@
-"""Text of random tokens, with sentences and documents about as long as Wikipedia's, to measure speed without text."""
+"""Random tokens in sentences and documents about as long as Wikipedia's, to measure speed without text."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from bertjax.input.targets import registry
 from bertjax.text.ragged import range_indices
 
 ABOUT = "random tokens in sentences and documents about as long as Wikipedia's"
-_FIRST_TOKEN = 104  # after the special ones
+_FIRST_TOKEN = 104  # after the special tokens
 _SENTENCE_TOKENS, _DOCUMENT_SENTENCES = 24, 25  # means
 
 
 @dataclass
 class MadeUpVocabulary:
-    """Special tokens with the ids of BERT's vocabulary; a fifth of all tokens continue a word."""
+    """BERT's special tokens; a fifth of all ids continue a word."""
 
     vocab_size: int = 30_522
     pad_id: int = 0
@@ -36,14 +36,14 @@ class MadeUpVocabulary:
 
     @property
     def is_continuation(self) -> np.ndarray:
-        """bool [vocab_size]."""
+        """Whether each token continues a word, bool [vocab_size]."""
         return np.arange(self.vocab_size) % 5 == 0
 
 
 class MadeUpSplit:
-    """Sentences of log-normal lengths, in documents with geometric numbers of them; the same in every run.
+    """Sentences with log-normal lengths, in documents with a geometric number of sentences; the same in every run.
 
-    `giant` of the `sentences` are one document in the middle.
+    A document in the middle has `giant` of the `sentences`.
     """
 
     works = None
@@ -64,17 +64,17 @@ class MadeUpSplit:
 
     @property
     def groups(self) -> np.ndarray:
-        """uint64 [documents]: each is a group of its own."""
+        """The group of each document, uint64 [documents]: its own."""
         return np.arange(len(self.document_offsets) - 1, dtype=np.uint64)
 
     @property
     def source_edges(self) -> np.ndarray:
-        """All documents are of one source."""
+        """The first document of each source, and the number of documents; there is one source."""
         return np.array([0, self.num_documents])
 
     @property
     def source_tokens(self) -> np.ndarray:
-        """Those of that source."""
+        """The tokens of each source; there is one."""
         return np.array([self.num_tokens])
 
     def tokens(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -82,18 +82,18 @@ class MadeUpSplit:
         return self._flat.take(range_indices(starts, lengths))
 
     def has_plane(self, plane: str) -> bool:
-        """Whether it marks the units of a plane: all but words, which it marks only if they need the plane."""
+        """Whether the units of a plane are marked: words only with `marks_words`, other units always."""
         return plane != WORDS or self._marks_words
 
     def continues(self, starts: np.ndarray, lengths: np.ndarray, plane: str) -> np.ndarray:
-        """Units of three tokens."""
+        """Whether each token continues a unit; two thirds do, on average."""
         return self.tokens(starts, lengths) % 3 > 0
 
 
 def made_up_batches(
     data: DataConfig, seed: int, tokens: int, objectives: Sequence[str] = registry.OF_BERT
 ) -> PairBatches:
-    """Rows of `data` made of about `tokens` tokens of made-up text, whatever its sources are."""
+    """Make the rows of `data` from about `tokens` tokens of made-up text, whatever its sources are."""
     data = replace(data, weights=(), temperature=1.0, active_sources=())
     unit = member(UNITS, "masking", data.masking).make(data)
     split = MadeUpSplit(

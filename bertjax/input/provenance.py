@@ -1,4 +1,4 @@
-"""Where the rows of a run come from: source and document of each segment, or file and record."""
+"""Provenance of a run's rows: source, document and sentences of each segment, or file and record."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _SEGMENTS = "AB"
 
 
 def origins(batches: Batches, numbers: np.ndarray, sources: Sequence[str]) -> list[list[str]]:
-    """Of each row of a run by its number, int64 [n]: its segments' origins, or its record's; for people.
+    """Describe the origin of each segment, or of the record, for rows of a run by number, int64 [n].
 
     `sources` are the names of the mixed sources, if the run has any. Documents and sentences are counted from 0 over
     the training split.
     """
     if isinstance(batches, RecordBatches):
         return [[name] for name in batches.names(numbers)]
-    assert isinstance(batches, PairBatches | LaneBatches), "rows are made of text or of records"
+    assert isinstance(batches, PairBatches | LaneBatches), "rows are from text or from records"
     row_origins: list[list[str]] = [[] for _ in range(len(numbers))]
     for rows, text, pairs in batches.texts(numbers):
         first_document, first_sentence = _places(batches.split, text, pairs.first)
@@ -43,7 +43,7 @@ def origins(batches: Batches, numbers: np.ndarray, sources: Sequence[str]) -> li
 
 
 def _places(split: Split, text: Split, sentences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The document and the sentence in the whole split of sentences of a text of it, int64 [n, k] all."""
+    """Map sentences of a text, int64 [n, k], to their documents and sentences in the whole split, int64 [n, k]."""
     documents = np.searchsorted(text.document_offsets, sentences, side="right") - 1
     if text is split:
         return documents, sentences

@@ -1,7 +1,7 @@
-"""Every random choice of the input as a pure function of what it is about.
+"""Stateless random numbers for the input: each draw is a hash of a key and a counter.
 
-Nothing here holds state: a draw is the hash of a key (seed, epoch, purpose) and a counter (which sentence, token, ...),
-so that any row of any epoch can be made alone, in any order, by any number of threads and hosts.
+The key is derived from (seed, epoch, purpose), the counter is the number of a sentence, a token, ... So any row of any
+epoch can be made independently, in any order, by any number of threads and hosts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from math import isqrt
 
 import numpy as np
 
-_GAMMA = 0x9E3779B97F4A7C15  # SplitMix64 (Steele, Lea, Flood 2014): its increment and its finaliser's multipliers
+_GAMMA = 0x9E3779B97F4A7C15  # SplitMix64 (Steele, Lea, Flood 2014): the increment and the finaliser's multipliers
 _MIX_1 = 0xBF58476D1CE4E5B9
 _MIX_2 = 0x94D049BB133111EB
 _HALF_ROUNDS = 8
@@ -21,7 +21,7 @@ _LOW_HALF = 2**32 - 1
 
 @lru_cache(maxsize=4096)
 def derive_key(*labels: int | str) -> int:
-    """The 64-bit key of a purpose, such as `derive_key(seed, "coin", epoch)`."""
+    """Derive the 64-bit key of a purpose, such as `derive_key(seed, "coin", epoch)`."""
     text = "/".join(map(str, labels))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
@@ -29,7 +29,7 @@ def derive_key(*labels: int | str) -> int:
 def hash64(keys: int | np.ndarray, counters: np.ndarray | np.integer) -> np.ndarray:
     """64 random bits for each counter under its key.
 
-    `keys` is one key or uint64[...], `counters` any integers [...]; the result is uint64, of their broadcast shape.
+    `keys` is one key or uint64[...], `counters` are integers [...]; the result is uint64 of their broadcast shape.
     """
     x = np.asarray(counters).astype(np.uint64) * _GAMMA + keys
     shifted = x >> 30
@@ -42,17 +42,17 @@ def hash64(keys: int | np.ndarray, counters: np.ndarray | np.integer) -> np.ndar
 
 
 def fold_in(keys: np.ndarray, purpose: str) -> np.ndarray:
-    """New keys, uint64 as `keys`, for one purpose."""
+    """Derive new keys, uint64 like `keys`, for a purpose."""
     return hash64(keys, np.uint64(derive_key(purpose)))
 
 
 def uniform(bits: np.ndarray) -> np.ndarray:
-    """float64 in [0, 1) from uint64 hashes, of the same shape."""
+    """float64 in [0, 1) from uint64 hashes of the same shape."""
     return (bits >> 11) * 2.0**-53
 
 
 def low_uniform(bits: np.ndarray) -> np.ndarray:
-    """float64 in [0, 1) from the low half of uint64 hashes, whose high half `uniform` and `below` begin with."""
+    """float64 in [0, 1) from the low half of uint64 hashes; `uniform` and `below` depend mostly on the high half."""
     return (bits & _LOW_HALF) * 2.0**-32
 
 
@@ -62,11 +62,11 @@ def below(bits: np.ndarray, bound: int | np.ndarray) -> np.ndarray:
 
 
 def permute(values: np.ndarray, size: int, key: int) -> np.ndarray:
-    """The images of values under a keyed bijection of [0, size), without making the permutation.
+    """Map values by a keyed permutation of [0, size), without building the permutation.
 
-    A Feistel network over a grid of about sqrt(size) x sqrt(size) cells, which has at most sqrt(size) cells too many;
-    a value that lands on one of those is mapped again until it is inside (Black and Rogaway 2002).
-    `values` is int64[n] in [0, size); so is the result.
+    A Feistel network over a grid of about sqrt(size) x sqrt(size) cells. At most sqrt(size) of the cells are outside of
+    [0, size); a value that lands on one of them is mapped again until it is inside (Black and Rogaway 2002). `values`
+    and the result are int64[n] in [0, size).
     """
     columns = isqrt(size - 1) + 1 if size else 1
     rows = -(-size // columns)
@@ -79,7 +79,7 @@ def permute(values: np.ndarray, size: int, key: int) -> np.ndarray:
 
 
 def _permute_grid(cells: np.ndarray, rows: int, columns: int, key: int) -> np.ndarray:
-    """Shift each column by an amount that depends on the column, then each row by one that depends on the row, ..."""
+    """Alternately shift each column by a hash of the column, and each row by a hash of the row."""
     row, column = np.divmod(cells.astype(np.uint64), columns)
     for number in range(0, _HALF_ROUNDS, 2):
         row += _shift(column, derive_key(key, number), rows)
@@ -90,7 +90,7 @@ def _permute_grid(cells: np.ndarray, rows: int, columns: int, key: int) -> np.nd
 
 
 def _shift(lines: np.ndarray, key: int, size: int) -> np.ndarray:
-    """A number in [0, size) for each line, uint64; a lighter hash than `hash64`, as rounds make up for it."""
+    """Hash lines to uint64 in [0, size); a weaker hash than `hash64` suffices over several rounds."""
     x = (lines + key) * _MIX_1
     x ^= x >> 32
     x *= _MIX_2

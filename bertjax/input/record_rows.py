@@ -1,6 +1,6 @@
-"""The plan of an epoch of records that are not prose: rows that hold a whole record, a crop of it, or a piece of it.
+"""Plan an epoch of records that are not prose: a row holds a whole record, a crop of it, or a piece of it.
 
-A record is a document of a store. Sentences do not matter: a row is a range of tokens of one record.
+A record is a document of a store. Sentences do not matter: a row is a range of tokens in one record.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class TokenPlan:
 def build_crop_plan(
     documents: np.ndarray, sentences: np.ndarray, reading: Reading, *, room: int, seed: int, epoch: int
 ) -> TokenPlan:
-    """Give each record a row of `room` tokens, not counting [CLS] and [SEP]; a longer one is cropped.
+    """Give each record a row of `room` tokens, not counting [CLS] and [SEP]; longer records are cropped.
 
-    The offset of a crop is uniform over all at which it fits, and depends on the seed, the epoch and the record alone.
+    The offset of a crop is uniform, and depends only on the seed, the epoch and the record.
     """
     first, size = _ranges(documents, sentences, reading)
     number = reading.document + reading.copy * (len(documents) - 1)
@@ -44,7 +44,7 @@ def build_crop_plan(
 def build_piece_plan(
     documents: np.ndarray, sentences: np.ndarray, reading: Reading, *, room: int, seed: int, epoch: int
 ) -> TokenPlan:
-    """Cut each record of over `room` tokens into as few pieces as fit, of about equal size and alike in each epoch."""
+    """Cut each record of over `room` tokens into as few pieces as fit, of about equal size; the same in each epoch."""
     del seed, epoch
     first, size = _ranges(documents, sentences, reading)
     _, begin, end = even_pieces(first, first + size, room)
@@ -55,7 +55,10 @@ BUILDERS = {"crops": build_crop_plan, "pieces": build_piece_plan}  # by `data.ro
 
 
 def sentences_of_tokens(sentences: np.ndarray, first: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """First sentence and number of sentences of `count` tokens from token `first` on, given `sentence_offsets`."""
+    """First sentence and number of sentences that hold `count` tokens from token `first` on.
+
+    `sentences` are the text's sentence offsets.
+    """
     first_sentence, last_sentence = (
         np.searchsorted(sentences, token, side="right") - 1 for token in (first, first + count - 1)
     )
@@ -63,6 +66,6 @@ def sentences_of_tokens(sentences: np.ndarray, first: np.ndarray, count: np.ndar
 
 
 def _ranges(documents: np.ndarray, sentences: np.ndarray, reading: Reading) -> tuple[np.ndarray, np.ndarray]:
-    """First token and tokens of each record, int64 [n] both."""
+    """First token and size of each record, int64 [n] both."""
     first = sentences[documents[reading.document]].astype(np.int64)
     return first, sentences[documents[reading.document + 1]].astype(np.int64) - first

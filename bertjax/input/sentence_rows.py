@@ -1,4 +1,4 @@
-"""The plan of an epoch of running text: rows of as many sentences as fit, or of whole documents."""
+"""Plan an epoch of running text: a row holds as many sentences as fit, or a whole document."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from bertjax.input.plan import LONGEST_WALK, Reading, even_pieces
 from bertjax.input.randomness import below, derive_key, hash64
 from bertjax.text.store.format import SplitView
 
-_MOST_SENTENCES = 2**16 - 1  # of a row, as plans count them
-_SAMPLED_TOKENS = 1 << 26  # whose documents are counted for a note
+_MOST_SENTENCES = 2**16 - 1  # per row, because plans count sentences in uint16
+_SAMPLED_TOKENS = 1 << 26  # size of the sample for `notes_on_cuts`
 
 
 @dataclass(frozen=True)
 class SentencePlan:
     """The rows of one epoch, in no particular order: `count` sentences from sentence `start` on."""
 
-    start: np.ndarray  # int32 [N], int64 where the split has 2**31 sentences or more
+    start: np.ndarray  # int32 [N], or int64 if the split has 2**31 sentences or more
     count: np.ndarray  # uint16 [N]
 
     def __len__(self) -> int:
@@ -38,9 +38,9 @@ def build_sentence_plan(
 ) -> SentencePlan:
     """Cut the text of an epoch into rows of `room` tokens, not counting [CLS] and the last [SEP].
 
-    A longer sentence has its own row, and is truncated there. With `crossing` a row may continue after the end of a
-    document, which takes a token for a [SEP]; `reading` must then be every document once. The first sentences of such
-    rows change from epoch to epoch.
+    A longer sentence gets its own row and is truncated. With `crossing`, a row may continue after the end of a
+    document, which takes one token for a [SEP]; `reading` must then be each document once, and the rows' first
+    sentences change from epoch to epoch.
     """
     begin, end = _stretches(documents, reading, crossing, derive_key(seed, "stretches", epoch))
 
@@ -53,9 +53,9 @@ def build_sentence_plan(
 def cut_ranges(
     begin: np.ndarray, end: np.ndarray, first_ends: Callable[[np.ndarray, np.ndarray], np.ndarray], offsets: int
 ) -> SentencePlan:
-    """Rows from ranges of sentences [begin, end), int64 [n], which advance in parallel.
+    """Cut ranges of sentences [begin, end), int64 [n], into rows, advancing all ranges in parallel.
 
-    `first_ends` returns the end of the first row of each range; `offsets` is the number of sentence offsets.
+    `first_ends` returns the end of each range's first row; `offsets` is the number of sentence offsets.
     """
     starts, counts = [], []
     while len(begin):
@@ -69,7 +69,7 @@ def cut_ranges(
 
 
 def _stretches(documents: np.ndarray, reading: Reading, crossing: bool, key: int) -> tuple[np.ndarray, np.ndarray]:
-    """The ranges of sentences [begin, end) that are cut into rows in parallel."""
+    """Ranges of sentences [begin, end) that are cut into rows in parallel."""
     if not crossing:
         _, begin, end = even_pieces(documents[reading.document], documents[reading.document + 1], LONGEST_WALK)
         return begin, end
@@ -80,7 +80,7 @@ def _stretches(documents: np.ndarray, reading: Reading, crossing: bool, key: int
 
 
 def _row_ends(documents: np.ndarray, sentences: np.ndarray, begin: np.ndarray, room: int, crossing: bool) -> np.ndarray:
-    """One past the last sentence of the row that begins with each sentence: int64 [n], at least one further on."""
+    """End (exclusive) of the row that begins with each sentence: int64 [n], at least one sentence further on."""
     home = np.searchsorted(documents, begin, side="right")
     remaining = np.full(len(begin), room)
     while True:
@@ -88,7 +88,7 @@ def _row_ends(documents: np.ndarray, sentences: np.ndarray, begin: np.ndarray, r
         stop = np.maximum(np.searchsorted(sentences, limit, side="right") - 1, begin + 1)
         if not crossing:
             return stop
-        # Each document that ends inside takes a [SEP] from the text; what then fits may hold fewer ends again.
+        # Each document that ends inside the row takes a token for its [SEP]; a shorter row may then hold fewer ends.
         ends = np.searchsorted(documents, stop, side="left") - home
         size = sentences[stop] - sentences[begin] + ends
         over = (size > room) & (stop > begin + 1)
@@ -101,7 +101,7 @@ def build_document_plan(documents: np.ndarray, sentences: np.ndarray, reading: R
     """Give each document that fits a row of `room` tokens, not counting [CLS] and [SEP].
 
     A longer document is cut at the ends of sentences into parts of about equal size, so that no part is a short
-    remainder without context. A longer sentence has its own row, and is truncated there.
+    remainder without context. A longer sentence gets its own row and is truncated.
     """
     _, begin, end = even_pieces(documents[reading.document], documents[reading.document + 1], _MOST_SENTENCES)
 
@@ -112,7 +112,7 @@ def build_document_plan(documents: np.ndarray, sentences: np.ndarray, reading: R
 
 
 def _part_ends(sentences: np.ndarray, begin: np.ndarray, end: np.ndarray, room: int) -> np.ndarray:
-    """Where the first part of each range of sentences ends: int64 [n], at least one sentence further on."""
+    """End of the first part of each range of sentences: int64 [n], at least one sentence further on."""
     tokens = sentences[end] - sentences[begin]
     parts = -(-tokens // room)
     target = (sentences[begin] - (-tokens // parts)).astype(sentences.dtype, copy=False)
@@ -124,7 +124,7 @@ def _part_ends(sentences: np.ndarray, begin: np.ndarray, end: np.ndarray, room: 
 
 
 def notes_on_cuts(split: SplitView, stages: Sequence[DataConfig], template: Template) -> list[str]:
-    """A line for each length of rows of whole documents, on the documents that are longer; of a large text, about."""
+    """A line per row length of whole documents, on how many documents are longer; estimated for a large text."""
     lengths = dict.fromkeys(stage.sequence_length for stage in stages if stage.rows == "documents")
     if not lengths:
         return []

@@ -1,4 +1,4 @@
-"""The data of a run, for training and evaluation: text in a token store, or records that are rows already."""
+"""Training and evaluation data of a run: text in a token store, or records of finished rows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from bertjax.text.store.manifest import SPLITS, Split, describe_split
 from bertjax.text.store_sources import require_store_sources
 from bertjax.tokenization.tokenizer import Tokenizer
 
-HELD_OUT_WINDOW_TOKENS = 1 << 26  # an evaluation reads few rows, so a window need not have more text
+HELD_OUT_WINDOW_TOKENS = 1 << 26  # small, because an evaluation reads few rows
 
 
 class RunBatches(Batches, Protocol):
@@ -41,21 +41,21 @@ class RunBatches(Batches, Protocol):
 
     @property
     def rows_per_epoch(self) -> int:
-        """The number of rows in an epoch; about, if the text is large."""
+        """Rows in an epoch; an estimate if the text is large. May plan the first window."""
         ...
 
     @property
     def estimated_rows(self) -> int:
-        """About the number of rows in an epoch, at once."""
+        """Estimated rows in an epoch. Does not plan a large text."""
         ...
 
     def release(self) -> None:
-        """Forget what was planned, as at the end of a stage; rows that are read later are the same."""
+        """Drop all plans, as at the end of a stage; rows that are read later do not change."""
         ...
 
     @property
     def shares(self) -> np.ndarray | None:
-        """Shares of an epoch's tokens, float64 [sources], where the sources are mixed."""
+        """Each source's share of an epoch's tokens, float64 [sources]; None if sources are not mixed."""
         ...
 
 
@@ -65,20 +65,20 @@ Sentences: TypeAlias = SplitView | Segments  # text without regard to its docume
 class TrainingData(Protocol):
     """The data of a run."""
 
-    name: str  # shown to the user
-    notes: list[str]  # on how the text was read, likewise
-    fingerprint: str  # of the training data: the store's for text, and the digests of further files that rows need
-    tokenizer: Tokenizer  # whose ids the rows hold
-    location: str  # of the token store, from which other hosts can open it; '' for records
+    name: str  # display name
+    notes: list[str]  # lines for the user on how the text was read
+    fingerprint: str  # identifies the training data: the store, and the digests of other files that rows depend on
+    tokenizer: Tokenizer
+    location: str  # the token store's, from which other hosts can open it; "" for records
 
     def train(
         self, data: DataConfig, seed: int, objectives: Sequence[str] = (), global_batch_size: int = 1
     ) -> RunBatches:
-        """The rows of a stage, for its objectives; without any, for all of the run. `data.lanes` divide its batches."""
+        """The rows of a stage for its objectives, by default the run's. Batches are divided into `data.lanes`."""
         ...
 
     def require_cached(self, data: DataConfig, global_batch_size: int, rows: np.ndarray) -> None:
-        """Raise ValueError if `data.cache_gb` has no room for what a host with these rows of each batch reads."""
+        """Raise ValueError if `data.cache_gb` is too small for the text that a host reads for its `rows` of a batch."""
         ...
 
     def held_out(self, data: DataConfig, seed: int, objectives: Sequence[str] = ()) -> Mapping[str, RunBatches]:
@@ -86,7 +86,7 @@ class TrainingData(Protocol):
         ...
 
     def held_out_text(self) -> Sentences:
-        """The held-out text, or a part of it where there is much."""
+        """The held-out text, or a sample if it is large."""
         ...
 
     def size(self, split: Split) -> str:
@@ -104,7 +104,7 @@ class StoredText:
         template: Template = BERT,
         tables: Sequence[str] = (),
     ) -> None:
-        """`tables` are the digests of the tables of similar words that rows are made with, if there are any."""
+        """`tables` are the digests of the run's tables of similar words."""
         self.location = store.location
         self._store, self.tokenizer = store, store.tokenizer()
         self._objectives, self._template = tuple(objectives), template
@@ -115,7 +115,7 @@ class StoredText:
     def train(
         self, data: DataConfig, seed: int, objectives: Sequence[str] = (), global_batch_size: int = 1
     ) -> PairBatches | LaneBatches:
-        """New pairs and masks in every epoch. The rows of the windows that were read are kept next to the store."""
+        """The rows of a stage, with new pairs and masks in every epoch. Writes row counts next to the store."""
         folder = self._store.path.with_name(f"rows-{self._store.fingerprint[:12]}")
         split = self._store.split("train")
 
@@ -128,15 +128,15 @@ class StoredText:
     def require_cached(self, data: DataConfig, global_batch_size: int, rows: np.ndarray) -> None:
         """Like `TrainingData.require_cached`."""
         lanes = self._count_lanes(data, global_batch_size)
-        read = len(np.unique(rows // (global_batch_size // lanes)))
-        require_cached_lanes(self._store, data, read, lane_window(WINDOW_TOKENS, lanes))
+        host_lanes = len(np.unique(rows // (global_batch_size // lanes)))
+        require_cached_lanes(self._store, data, host_lanes, lane_window(WINDOW_TOKENS, lanes))
 
     def _count_lanes(self, data: DataConfig, global_batch_size: int) -> int:
         is_large = self._store.split("train").num_tokens > WINDOW_TOKENS
         return gcd(data.lanes, global_batch_size) if is_large else 1
 
     def held_out(self, data: DataConfig, seed: int, objectives: Sequence[str] = ()) -> dict[str, PairBatches]:
-        """Every document once, as it is written, whatever the mixture; a source of under two is not measured alone."""
+        """Read each document once and unaltered, whatever the mixture; omits sources with under two documents."""
         data = replace(data, weights=(), temperature=1.0, active_sources=(), augment=(), sampling="records")
         split = self._store.split("held_out")
         parts = {"eval": split}
@@ -175,7 +175,7 @@ class StoredText:
         return self._store.split("held_out").sample(HELD_OUT_WINDOW_TOKENS)
 
     def size(self, split: Split) -> str:
-        """Documents, sentences, tokens."""
+        """Describe a split's documents, sentences and tokens."""
         return describe_split(self._store.manifest, split)
 
 
@@ -186,22 +186,22 @@ def open_training_data(
     template: Template = BERT,
     fingerprint: str = "",
 ) -> TrainingData:
-    """Open the sources of a run; a token store of text is made if it is missing, and copied if it is remote.
+    """Open the sources of a run. Prepares a missing token store of text, and copies a remote one.
 
-    `stages` are the data of the run's stages in order; their rows get the arrays of `objectives`, and their special
-    tokens where `template` says. With the `fingerprint` of the data that a run was trained on, that run's store is
-    opened if it is still there, whatever the sources hold now. Raises ValueError as `batch_keys`, `require_marked`,
-    `open_store`, `require_store_sources` and `Records.open` do, OSError if the disk is full.
+    `stages` is the data config of each stage in order; `objectives` and `template` determine the arrays and the special
+    tokens of their rows. Given the `fingerprint` of the data that a run was trained on, opens that run's store if it
+    still exists, even if the sources have changed. Raises ValueError like `batch_keys`, `require_marked`, `open_store`,
+    `require_store_sources` and `Records.open`, OSError if the disk is full.
     """
     for stage in stages:
-        batch_keys(stage, objectives)  # what cannot be is refused before hours of preparing text
+        batch_keys(stage, objectives)  # refuse invalid configs before hours of preparing text
     if are_records(stages[0]):
         return Records.open(stages, progress, objectives)
     require_marked(stages)
     tables = [digest(path) for path in dict.fromkeys(stage.similar_words for stage in stages) if path]
     store = reopen_store(stages[0], store_fingerprint(fingerprint), progress) if fingerprint else None
     store = store or open_store(stages[0], progress)
-    require_store_sources(store.manifest, stages)  # also of later stages
+    require_store_sources(store.manifest, stages)
     text = StoredText(store, objectives, template, tables)
     text.notes += notes_on_cuts(store.split("train"), stages, template)
     text.notes += pair_notes(store.manifest, stages, objectives)
@@ -210,7 +210,7 @@ def open_training_data(
 
 
 def store_fingerprint(fingerprint: str) -> str:
-    """The store's part of a `TrainingData.fingerprint`, without the digests of further files."""
+    """The store's part of a `TrainingData.fingerprint`, without the digests of other files."""
     return fingerprint.partition("+")[0]
 
 

@@ -1,8 +1,8 @@
 """The order in which a run reads a text: in windows, each of which is shuffled as a whole.
 
-A text of up to `WINDOW_TOKENS` is one window: an epoch. A larger one is cut into parts, and each epoch deals its parts,
-in a new random order, into windows of about that size. What a start costs, and what it keeps in memory, is a window's,
-however large the text is.
+A text of up to `WINDOW_TOKENS` is one window, which is an epoch. A larger text is cut into parts, which each epoch
+deals into windows of about that size, in a new random order. So the time to start and the memory depend on the size of
+a window, not of the text.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from bertjax.text.ragged import range_indices
 from bertjax.text.store.format import Part, SplitView
 from bertjax.text.store.manifest import WINDOW_TOKENS as WINDOW_TOKENS
 
-PARTS_OF_WINDOW = 16
-LEAST_OF_WINDOW = 4  # the windows of several lanes are smaller, but not smaller than this part of a window
+_WINDOW_PARTS = 16
+_MOST_DIVISION = 4  # a lane's window is smaller than a whole batch's, by at most this factor
 
 
 class Lane(NamedTuple):
     """One of several equal parts of every batch."""
 
     number: int  # from 0
-    lanes: int
+    lanes: int  # number of lanes
 
 
 WHOLE_BATCH = Lane(0, 1)
 
 
 def lane_window(tokens: int, lanes: int) -> int:
-    """The tokens of a window of one of several lanes, where a window of a whole batch has `tokens`."""
-    return max(tokens // lanes, tokens // LEAST_OF_WINDOW)
+    """Size of a window in one of several lanes, if a window of a whole batch has `tokens` tokens."""
+    return max(tokens // lanes, tokens // _MOST_DIVISION)
 
 
 @dataclass(frozen=True)
 class Window:
-    """A text, and which of its documents are read; None: each once."""
+    """A text, and which of its documents are read."""
 
     text: Split
-    reading: Reading | None
+    reading: Reading | None  # None: each document once
 
     @property
     def num_tokens(self) -> int:
-        """The tokens of the documents that are read, of one that is read several times as often."""
+        """Number of tokens that are read; a document that is read several times counts several times."""
         if self.reading is None:
             return self.text.num_tokens
         lengths = np.diff(self.text.sentence_offsets[self.text.document_offsets])
@@ -59,9 +59,9 @@ class Window:
 class Windows:
     """The windows of a run over a split, in order: window n is the (n mod `count`)-th of epoch n // `count`.
 
-    With `shares`, float64 [sources], an epoch has as many tokens as the split, and each source its share of them: to
-    within one document, or one part if there are several windows. Those of a lane are of the parts of a large text that
-    are dealt to it. A pure function of the split, the shares, the seed and the lane.
+    With `shares`, float64 [sources], an epoch has as many tokens as the split, and each source its share of them, up to
+    one document, or one part if there are several windows. A lane reads the parts of a large text that are dealt to it.
+    A pure function of the split, the shares, the seed and the lane.
     """
 
     def __init__(
@@ -71,21 +71,21 @@ class Windows:
         self.count, self.is_whole = 1, True
         if isinstance(split, SplitView) and split.num_tokens > tokens:
             size = lane_window(tokens, lane.lanes)
-            self._parts = _dealt(split.parts(max(size // PARTS_OF_WINDOW, 1), lane.lanes), lane)
+            self._parts = _deal(split.parts(max(size // _WINDOW_PARTS, 1), lane.lanes), lane)
             self._tokens = np.array([part.tokens for part in self._parts])
             self.count, self.is_whole = -(-int(self._tokens.sum()) // size), False
             homes = np.array([part.source for part in self._parts])
             self._edges = np.searchsorted(homes, np.arange(split.num_sources + 1))
             if shares is not None and (lacking := np.flatnonzero((np.diff(self._edges) == 0) & (shares > 0))).size:
                 raise ValueError(
-                    f"data.lanes={lane.lanes}: source {lacking[0]} has too few documents for one in each lane; lower "
-                    "data.lanes, or give it the weight 0"
+                    f"data.lanes={lane.lanes}: source {lacking[0]} has too few documents for that many lanes; lower "
+                    "data.lanes, or give the source the weight 0"
                 )
-            order = partial(_epoch_order, self._tokens, self._edges, shares, seed)  # not a method, which is a cycle
+            order = partial(_epoch_order, self._tokens, self._edges, shares, seed)  # a method would be in a cycle
             self._order = lru_cache(maxsize=2)(order)
 
     def get(self, number: int) -> Window:
-        """Window `number`. Reads the offsets at the edges of its parts."""
+        """Return window `number`. Reads the offsets at the edges of its parts."""
         if self.is_whole:
             return Window(self.split, None if self._shares is None else self._mixture(number))
         epoch, place = divmod(number, self.count)
@@ -106,15 +106,15 @@ class Windows:
     def _mixture(self, epoch: int) -> Reading:
         assert self._shares is not None
         lengths = np.diff(self.split.sentence_offsets[self.split.document_offsets])
-        return mixed(self.split.source_edges, lengths, self._shares, self._seed, epoch)
+        return mix_sources(self.split.source_edges, lengths, self._shares, self._seed, epoch)
 
 
 def _epoch_order(tokens: np.ndarray, edges: np.ndarray, shares: np.ndarray | None, seed: int, epoch: int) -> Reading:
-    """The parts of an epoch, with the copy number of each; `tokens` and `edges` as in `mixed`.
+    """Order the parts of an epoch, with the copy number of each; `tokens` and `edges` as in `mix_sources`.
 
     The parts of a source are in random order and evenly spaced, so that every window has each source's share.
     """
-    reading = every_document(len(tokens)) if shares is None else mixed(edges, tokens, shares, seed, epoch)
+    reading = every_document(len(tokens)) if shares is None else mix_sources(edges, tokens, shares, seed, epoch)
     sizes, positions = tokens[reading.document], np.empty(len(reading))
     sources = np.searchsorted(edges, reading.document, side="right") - 1
     present = np.unique(sources)
@@ -127,17 +127,17 @@ def _epoch_order(tokens: np.ndarray, edges: np.ndarray, shares: np.ndarray | Non
     return Reading(reading.document[order], reading.copy[order])
 
 
-def _dealt(parts: list[Part], lane: Lane) -> list[Part]:
-    """The parts of a lane, in order: those of each source are dealt at random, and always alike."""
+def _deal(parts: list[Part], lane: Lane) -> list[Part]:
+    """The parts of a lane, in order. Each source's parts are dealt randomly, but the same way in every run."""
     draws = hash64(derive_key("lanes"), np.arange(len(parts)))
-    dealt = np.lexsort((draws, np.array([part.source for part in parts])))[lane.number :: lane.lanes]
-    return [parts[number] for number in np.sort(dealt).tolist()]
+    chosen = np.lexsort((draws, np.array([part.source for part in parts])))[lane.number :: lane.lanes]
+    return [parts[number] for number in np.sort(chosen).tolist()]
 
 
 def one_of_each_group(groups: np.ndarray, seed: int, epoch: int) -> Reading:
-    """Draw a document of each group, all members alike, by the seed, the epoch and the document: in order of documents.
+    """Draw one document of each group uniformly; returned in document order.
 
-    Two-level sampling, as UniRef's clusters are read for protein models. `groups` uint64 [documents].
+    Two-level sampling, as of UniRef's clusters for protein models. `groups` is uint64 [documents].
     """
     drawn = hash64(derive_key(seed, "member", epoch), np.arange(len(groups)))
     order = np.lexsort((drawn, groups))
@@ -147,10 +147,10 @@ def one_of_each_group(groups: np.ndarray, seed: int, epoch: int) -> Reading:
 
 
 def token_shares(tokens: Sequence[int], weights: Sequence[float], temperature: float) -> np.ndarray:
-    """Each source's share of the tokens of an epoch, float64 [sources]; `tokens` is the size of each source.
+    """Each source's share of an epoch's tokens, float64 [sources]; `tokens` is the size of each source.
 
-    Proportional to `weights`, one per source; without weights to tokens ** temperature (multilingual BERT smooths with
-    0.7). Raises ValueError for a positive weight of a source without documents.
+    Proportional to `weights`, one per source, or without weights to tokens ** temperature (multilingual BERT smooths
+    with 0.7). Raises ValueError for a positive weight of a source without documents.
     """
     if weights and len(weights) != len(tokens):
         raise ValueError(f"data.weights={tuple(weights)}: the token store has {len(tokens)} sources; give one for each")
@@ -164,13 +164,13 @@ def token_shares(tokens: Sequence[int], weights: Sequence[float], temperature: f
     return target / target.sum()
 
 
-def mixed(edges: np.ndarray, lengths: np.ndarray, shares: np.ndarray, seed: int, epoch: int) -> Reading:
-    """The documents of one epoch, in which each source has its share of the tokens to within one document.
+def mix_sources(edges: np.ndarray, lengths: np.ndarray, shares: np.ndarray, seed: int, epoch: int) -> Reading:
+    """The documents of one epoch, in which each source has its share of the tokens, up to one document.
 
-    The documents of source n are [edges[n], edges[n + 1]), int64 [sources + 1]; `lengths` int64 [documents] are their
-    lengths. An epoch has as many tokens as the corpus. Each source is read over and over, each time in another random
-    order, and an epoch begins where the one before it ended: the times that two documents of a source are read differ
-    by at most one.
+    The documents of source n are [edges[n], edges[n + 1]), int64 [sources + 1]; `lengths`, int64 [documents], are their
+    lengths. An epoch has as many tokens as the corpus. Each source is read repeatedly, each time in another random
+    order, and an epoch continues where the previous one ended. So any two documents of a source are read equally often,
+    up to one reading.
     """
     total = int(lengths.sum())
     parts = [
@@ -182,13 +182,13 @@ def mixed(edges: np.ndarray, lengths: np.ndarray, shares: np.ndarray, seed: int,
 
 
 def _stretch(first: int, tokens: np.ndarray, target: float, source: int, seed: int, epoch: int) -> Reading:
-    """The documents of a source that begin in the epoch's part of the endless sequence of its readings."""
-    held = int(tokens.sum())
+    """The documents of a source that begin in the epoch's interval of the endless sequence of readings."""
+    size = int(tokens.sum())
     begin, end = round(epoch * target), round((epoch + 1) * target)
     documents, copies = [], []
-    for number in range(begin // held, (max(end, 1) - 1) // held + 1):
+    for number in range(begin // size, (max(end, 1) - 1) // size + 1):
         order = np.argsort(hash64(derive_key(seed, "mixture", source, number), np.arange(len(tokens))), kind="stable")
-        starts = number * held + np.cumsum(tokens[order]) - tokens[order]
+        starts = number * size + np.cumsum(tokens[order]) - tokens[order]
         read = order[np.searchsorted(starts, begin) : np.searchsorted(starts, end)]
         documents.append(first + read)
         copies.append(np.full(len(read), number, np.int64))

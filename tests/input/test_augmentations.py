@@ -181,12 +181,12 @@ def test_texts_stay_if_no_spelling_fits():
     short = {spellings(["CC(N)O"], hash64(derive_key(n), np.arange(1)), slack=0)[0] for n in range(40)}
     long = {spellings(["CC(N)O"], hash64(derive_key(n), np.arange(1)))[0] for n in range(40)}
     assert {len(one) for one in short} == {6} and max(map(len, long)) == 8
-    with pytest.raises(ValueError, match="does not spell the molecule CCO; use one of SMILES"):
+    with pytest.raises(ValueError, match="does not spell the molecule CCO; use a cased SMILES"):
         randomised_smiles.prepare(DNA)
 
 
 def test_wrong_augmentations_are_refused():
-    with pytest.raises(ValueError, match=r"vocabulary's token 'L' has no reverse complement in it"):
+    with pytest.raises(ValueError, match=r"lacks the reverse complement of its token 'L'"):
         prepare(make_symbols(*ALPHABETS["esm2"]))
     with pytest.raises(ValueError, match=r"'reverse_complemnt' is unknown; did you mean reverse_complement\?"):
         registry.choose(("reverse_complemnt",))

@@ -277,7 +277,7 @@ def test_bad_batch_arguments() -> None:
         batches.batch(-1, 8)
     with pytest.raises(ValueError, match=r"global_batch_size=0"):
         batches.batch(0, 0)
-    with pytest.raises(ValueError, match=r"rows=\[0 8\] reach outside the global batch of 8 rows"):
+    with pytest.raises(ValueError, match=r"rows=\[0 8\] are outside the global batch of 8 rows"):
         batches.batch(0, 8, np.array([0, 8]))
 
 

@@ -16,7 +16,7 @@ from bertjax.input.batches import PairBatches
 from bertjax.input.epochs import Epochs
 from bertjax.input.evaluation_sets import evaluation_sets
 from bertjax.input.plan import build_plan
-from bertjax.input.windows import mixed, token_shares
+from bertjax.input.windows import mix_sources, token_shares
 from bertjax.training.stages import make_stages
 
 DATA = DataConfig(sequence_length=48, max_predictions=8)
@@ -60,7 +60,7 @@ def test_shares_are_the_requested_ones_to_a_document(
     tokens = lengths_of(split)
     edges = split.source_edges
     shares = token_shares([int(t.sum()) for t in np.split(tokens, edges[1:-1])], weights[: len(sizes)], 1.0)
-    reading = mixed(edges, tokens, shares, seed, epoch)
+    reading = mix_sources(edges, tokens, shares, seed, epoch)
     total = tokens.sum()
     for source, share in enumerate(shares):
         mine = (reading.document >= edges[source]) & (reading.document < edges[source + 1])
@@ -75,7 +75,7 @@ def test_mixture_reads_documents_of_a_source_equally_often() -> None:
     counts: Counter[int] = Counter()
     copies: set[tuple[int, int]] = set()
     for epoch in range(30):
-        reading = mixed(edges, tokens, np.array([0.7, 0.3]), 1, epoch)
+        reading = mix_sources(edges, tokens, np.array([0.7, 0.3]), 1, epoch)
         counts.update(reading.document.tolist())
         found = set(zip(reading.document.tolist(), reading.copy.tolist(), strict=True))
         assert not found & copies, "a copy is read once in a run"
@@ -154,7 +154,7 @@ def test_random_b_is_never_a_copy_of_the_same_document() -> None:
     split = split_of(3, 40)
     tokens, edges = lengths_of(split), split.source_edges
     for epoch in range(5):
-        reading = mixed(edges, tokens, np.array([0.95, 0.05]), 3, epoch)
+        reading = mix_sources(edges, tokens, np.array([0.95, 0.05]), 3, epoch)
         plan = build_plan(
             split.document_offsets, split.sentence_offsets, max_tokens=45, short_sequence_probability=0.1, seed=3,
             epoch=epoch, reading=reading,
@@ -170,7 +170,7 @@ def test_random_b_is_never_a_copy_of_the_same_document() -> None:
 
 def test_every_sentence_is_used_as_often_as_its_document_is_read() -> None:
     split = split_of(6, 30)
-    reading = mixed(split.source_edges, lengths_of(split), np.array([0.8, 0.2]), 3, 0)
+    reading = mix_sources(split.source_edges, lengths_of(split), np.array([0.8, 0.2]), 3, 0)
     plan = build_plan(
         split.document_offsets, split.sentence_offsets, max_tokens=45, short_sequence_probability=0.1, seed=3, epoch=0,
         reading=reading,

@@ -317,14 +317,14 @@ BAD_RECORDS = {
     "a mask of two": ({"input_mask": put(1, 2)}, r"input_mask\[1\]=2; it must be 0 or 1"),
     "a third segment": ({"segment_ids": put(1, 2)}, r"segment_ids\[1\]=2; it must be 0 or 1"),
     "a third label": ({"next_sentence_labels": [2]}, r"next_sentence_labels\[0\]=2; it must be 0 or 1"),
-    "no weight": ({"masked_lm_weights": put(0, float("nan"))}, r"masked_lm_weights\[0\]=nan; it must lie between"),
-    "a hidden padding": ({"input_mask": lambda m: [1] * 4 + [0] * 28}, r"masked_lm_positions.*; there is padding"),
+    "no weight": ({"masked_lm_weights": put(0, float("nan"))}, r"masked_lm_weights\[0\]=nan; it must be between"),
+    "a hidden padding": ({"input_mask": lambda m: [1] * 4 + [0] * 28}, r"masked_lm_positions.*; this position is pad"),
     "a missing feature": ({"masked_lm_ids": None}, r"no feature masked_lm_ids; create_pretraining_data.py .* writes"),
     "a longer row": (
         {key: lambda v: v + [0] * 32 for key in ("input_ids", "input_mask", "segment_ids")},
-        r"a row of 64 tokens and 5 predictions, in a file that begins with one of 32 tokens and 5 predictions",
+        r"a row of 64 tokens and 5 predictions, in a file that begins with a row of 32 tokens and 5 predictions",
     ),
-    "a short feature": ({"segment_ids": lambda v: v[:-1]}, r"segment_ids has 31 values, .* it needs 32"),
+    "a short feature": ({"segment_ids": lambda v: v[:-1]}, r"segment_ids has 31 values, .* needs 32"),
     "floats for ids": ({"input_ids": [0.5] * 32}, r"not a record of create_pretraining_data.py \(Key: input_ids"),
 }
 
@@ -336,7 +336,7 @@ def test_a_record_that_cannot_be_is_named(made: Made, tmp_path: Path, what: str,
     """At the start if it is one of the first of its file, else when it is its turn."""
     changes, message = BAD_RECORDS[what]
     if what == "a longer row" and number == 0:
-        message = r"record 1: a row of 32 tokens .* begins with one of 64 tokens"
+        message = r"record 1: a row of 32 tokens .* begins with a row of 64 tokens"
     else:
         message = rf"a\.tfrecord, record {number}: {message}"
     made.file(tmp_path, records=with_feature(made, number, **changes))
@@ -390,7 +390,7 @@ def test_long_record_without_features_is_refused(made: Made, tmp_path: Path) -> 
         (
             {"sequence_length": 64},
             r"a\.tfrecord: its rows have 32 tokens and 5 predictions, and the run has data\.sequence_length=64, "
-            r"data\.max_predictions=5: set these",
+            r"data\.max_predictions=5; set these",
         ),
         ({"max_predictions": 6}, r"32 tokens and 5 predictions, .*data\.max_predictions=6"),
         ({"vocab": ""}, r"data\.vocab is empty; .* the vocab\.txt that the records were made with"),
@@ -443,8 +443,11 @@ def test_a_stage_without_records_is_named(made: Made, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tokens", "message"),
     [
-        ({"[CLS]": "[SEP]"}, r"a\.tfrecord, record 0: input_ids\[0\]=5 should be \[CLS\], in data\.vocab 6"),
-        ({"[SEP]": "[MASK]"}, r"a\.tfrecord, record 0: input_ids\[\d+\]=6 should be \[SEP\], in data\.vocab 7"),
+        ({"[CLS]": "[SEP]"}, r"a\.tfrecord, record 0: input_ids\[0\]=5 should be \[CLS\], which is 6 in data\.vocab"),
+        (
+            {"[SEP]": "[MASK]"},
+            r"a\.tfrecord, record 0: input_ids\[\d+\]=6 should be \[SEP\], which is 7 in data\.vocab",
+        ),
         ({"[MASK]": "[UNK]"}, r"a\.tfrecord, record 0: none of the \d+ tokens masked .* is \[MASK\]"),
     ],
 )

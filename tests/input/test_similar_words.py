@@ -157,17 +157,17 @@ def test_a_rule_that_is_left_out_is_seen(recipe: DataConfig, left_out: dict, rul
 
 
 def test_a_rule_that_the_code_leaves_out_is_seen(recipe: DataConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown, choose = ReplacedBySimilar.shown, SimilarTable.choose
+    draw, choose = ReplacedBySimilar.draw, SimilarTable.choose
 
     def per_token(self, labels, positions, is_used, keys, continues):
-        return shown(self, labels, positions, is_used, keys, np.zeros_like(continues))
+        return draw(self, labels, positions, is_used, keys, np.zeros_like(continues))
 
     def of_any(self, tokens, sizes, bits):
         found, is_there = choose(self, tokens, sizes, bits)
         return found, np.ones_like(is_there)
 
     for owner, name, changed, rule in (
-        (ReplacedBySimilar, "shown", per_token, "one draw for a word"),
+        (ReplacedBySimilar, "draw", per_token, "one draw for a word"),
         (SimilarTable, "choose", of_any, "random tokens are ordinary ones"),
         (SimilarTable, "choose", lambda *a: choose(*a[:3], np.zeros_like(a[3])), "each similar word as often"),
     ):

@@ -219,5 +219,5 @@ def test_sbo_loss_reads_only_the_tokens_next_to_a_span(network: tuple) -> None:
 def test_sbo_requires_masked_tokens() -> None:
     with pytest.raises(ValueError, match=r"training\.objectives=\('sbo',\): sbo needs the predictions of mlm; add"):
         batch_spec(DATA, 4, ("sbo",))
-    with pytest.raises(ValueError, match=r"data\.predict='next': no token is masked, so there are no spans; leave sbo"):
+    with pytest.raises(ValueError, match=r"data\.predict='next': no tokens are masked, so there are no spans"):
         batch_spec(DataConfig(predict="next"), 4, ("mlm", "sbo"))

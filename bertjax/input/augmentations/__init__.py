@@ -1,1 +1,1 @@
-"""Changes of records that are drawn anew in every epoch: another spelling of the same thing."""
+"""Augmentations of records, drawn anew in every epoch: another spelling with the same meaning."""

@@ -1,4 +1,4 @@
-"""The augmentations by name, and those of a config as one."""
+"""Registry of augmentations, and their composition for a config."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ AUGMENTATIONS = Registry("augmentations", {augmentation.name: augmentation for a
 
 
 def choose(names: Sequence[str]) -> list[Augmentation]:
-    """The augmentations of `data.augment`. Raises ValueError for an unknown name, and for a missing library."""
+    """Look up `data.augment`. Raises ValueError for an unknown name, and for a missing library."""
     return choose_members(AUGMENTATIONS, names, "data.augment")
 
 
 def slack_tokens(names: Sequence[str], lengths: np.ndarray, most: int) -> np.ndarray:
-    """The tokens to keep free for texts of these lengths, int64 [n], at most `most`."""
+    """Tokens to reserve for texts of these lengths after augmentation, int64 [n], at most `most`."""
     room = lengths.astype(np.int64)
     for augmentation in choose(names):
         room = room + augmentation.slack(room)
@@ -30,7 +30,7 @@ def slack_tokens(names: Sequence[str], lengths: np.ndarray, most: int) -> np.nda
 
 
 def prepare(names: Sequence[str], tokenizer: Tokenizer) -> Change:
-    """The augmentations in order as one. Raises ValueError as each of them does."""
+    """Compose the augmentations in order. Raises ValueError as each of them does."""
     changes = [augmentation.prepare(tokenizer) for augmentation in choose(names)]
 
     def change(keys: np.ndarray, room: np.ndarray, tokens: np.ndarray, lengths: np.ndarray) -> Texts:

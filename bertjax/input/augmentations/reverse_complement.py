@@ -1,4 +1,4 @@
-"""The `reverse_complement` augmentation: half of the texts of DNA or RNA are read from the other strand."""
+"""The `reverse_complement` augmentation: read half of the DNA or RNA texts from the other strand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LETTERS, _COMPLEMENTS = "ACGTNRYKMBDHVSW-.", "TGCANYRMKVHDBSW-."  # IUPAC's, an
 
 
 def prepare(tokenizer: Tokenizer) -> Change:
-    """Raise ValueError for a vocabulary in which the reverse complement of a token is not a token."""
+    """Raise ValueError if the vocabulary lacks the reverse complement of one of its tokens."""
     complements = complement_ids(tokenizer)
 
     def change(keys: np.ndarray, room: np.ndarray, tokens: np.ndarray, lengths: np.ndarray) -> Texts:
@@ -27,13 +27,13 @@ def prepare(tokenizer: Tokenizer) -> Change:
 
 
 def complement_ids(tokenizer: Tokenizer) -> np.ndarray:
-    """The id of each token's reverse complement, int64 [vocab_size]; special tokens are their own.
+    """The id of each token's reverse complement, int64 [vocab_size]; special tokens map to themselves.
 
     Raises ValueError like `prepare`.
     """
-    hidden = {*tokenizer.special.values()}
-    spelled = [surface.decode(errors="replace").upper() for surface in tokenizer.surfaces]
-    numbers = {text: number for number, text in enumerate(spelled) if number not in hidden}
+    special = {*tokenizer.special.values()}
+    texts = [surface.decode(errors="replace").upper() for surface in tokenizer.surfaces]
+    numbers = {text: number for number, text in enumerate(texts) if number not in special}
     letters, complements = _LETTERS, _COMPLEMENTS
     if "U" in numbers and "T" not in numbers:
         letters, complements = letters.replace("T", "U"), complements.replace("T", "U")
@@ -43,8 +43,8 @@ def complement_ids(tokenizer: Tokenizer) -> np.ndarray:
         other = numbers.get(text.translate(table)[::-1])
         if other is None or not {*text} <= {*letters}:
             raise ValueError(
-                f"data.augment='reverse_complement': the vocabulary's token {tokenizer.tokens[number]!r} has no "
-                "reverse complement in it; use a vocabulary of nucleotides whose tokens are letters or all k-mers: "
+                f"data.augment='reverse_complement': the vocabulary lacks the reverse complement of its token "
+                f"{tokenizer.tokens[number]!r}; use a nucleotide vocabulary of single letters or all k-mers, such as "
                 "data.tokenizer='characters:dna' or 'kmers:6'"
             )
         ids[number] = other

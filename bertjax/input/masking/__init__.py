@@ -1,1 +1,1 @@
-"""Masked language modelling: which tokens of a row are masked (unit and count), and what replaces them."""
+"""Masking for masked language modelling: which tokens of a row are masked (unit and count), and their replacement."""

@@ -1,4 +1,4 @@
-"""The options of masking by name, and the valid combinations."""
+"""Masking options and their valid combinations."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ T = TypeVar("T")
 
 
 def first_of_run(positions: np.ndarray) -> np.ndarray:
-    """For each position, the first of its run of successive positions: int64 [B, P]."""
+    """For each position, the first position of its run of consecutive positions: int64 [B, P]."""
     slot = np.arange(positions.shape[1])
     is_first = np.diff(positions, axis=1, prepend=-2) != 1
     return np.take_along_axis(positions, np.maximum.accumulate(np.where(is_first, slot, 0), axis=1), axis=1)
 
 
-# Where the kind of replacement is drawn: for each token, or once for adjacent tokens (SpanBERT).
+# Position at which the kind of replacement is drawn: each token's own, or one for adjacent tokens (SpanBERT).
 REPLACED_BY: Registry[Callable[[np.ndarray], np.ndarray]] = Registry(
     "replace_by", {"token": lambda positions: positions, "span": first_of_run}
 )
@@ -55,9 +55,9 @@ def _corpus_token(_: Vocabulary, split: Split) -> Draw:
 RANDOM_IDS: Registry[Callable[[Vocabulary, Split], Draw]] = Registry(
     "random_ids",
     {
-        "vocabulary": _any_id,  # all ids, special ones too
-        "ordinary": _ordinary_id,  # all but the special ones: RoBERTa, BigBird
-        "corpus": _corpus_token,  # a token of the text, each as likely: SpanBERT
+        "vocabulary": _any_id,  # all ids, including special tokens
+        "ordinary": _ordinary_id,  # all except special tokens: RoBERTa, BigBird
+        "corpus": _corpus_token,  # a uniformly drawn token of the text: SpanBERT
     },
 )
 
@@ -78,7 +78,7 @@ MASKING_OPTIONS = (
 
 
 def check_masking(data: DataConfig) -> None:
-    """Raise ValueError for unknown or invalid options of masking, naming the key, its value and what to do."""
+    """Raise ValueError for unknown or invalid masking options."""
     entry = member(UNITS, "masking", data.masking)
     unit = entry.make(data)
     if unit.needs_plane and unit.plane != WORDS and not data.units:
@@ -110,19 +110,19 @@ def check_masking(data: DataConfig) -> None:
     if data.max_predictions < least:
         raise ValueError(
             f"data.max_predictions={data.max_predictions} with data.mask_count={data.mask_count!r}: a row of "
-            f"{data.sequence_length} tokens of which {data.mask_probability:.0%} are masked may need {least}; "
+            f"{data.sequence_length} tokens with data.mask_probability={data.mask_probability:.0%} may need {least}; "
             "raise it to that"
         )
 
 
 def changed_options(data: DataConfig, keys: Iterable[str] = MASKING_OPTIONS) -> list[str]:
     """The keys whose values differ from the defaults."""
-    usual = DataConfig()
-    return [key for key in keys if getattr(data, key) != getattr(usual, key)]
+    defaults = DataConfig()
+    return [key for key in keys if getattr(data, key) != getattr(defaults, key)]
 
 
 def member(registry: Mapping[str, T], key: str, name: str) -> T:
-    """Return the registry's entry that `data.<key>` names. Raises ValueError for an unknown name, with the list."""
+    """Look up the value of `data.<key>` in a registry. Raises ValueError with the list of names if it is unknown."""
     if name not in registry:
         raise ValueError(f"data.{key}={name!r} is unknown; choose from {', '.join(registry)}")
     return registry[name]
@@ -142,14 +142,14 @@ def most_predictions(data: DataConfig) -> int:
 
 
 def unit_limit(data: DataConfig, unit: Unit) -> UnitLimit | None:
-    """The limit of masked tokens for a unit that is drawn independently; None for others."""
+    """The limit of masked tokens for a unit that is drawn independently, else None."""
     return UnitLimit(data.sequence_length, unit.share, data.max_predictions) if unit.share else None
 
 
 def require_marked(stages: Sequence[DataConfig]) -> None:
-    """Raise ValueError, before text is read, if `data.units` marks no units for one of the stages' `data.masking`.
+    """Raise ValueError, before text is read, if a stage's `data.masking` needs units that `data.units` does not mark.
 
-    A list of units that no stage uses is refused too. The units of spans are unknown until the text is read.
+    Also refuses a list of units that no stage uses. The units of spans are unknown until the text is read.
     """
     data = stages[0]
     listed = listed_planes(data)
@@ -161,8 +161,8 @@ def require_marked(stages: Sequence[DataConfig]) -> None:
         if unit.plane not in (listed or ()):
             raise ValueError(
                 f"data.masking={name!r} with data.units={data.units!r}, data.segmenter={data.segmenter!r}: no unit of "
-                "this kind is marked; give data.units that has them (data.segmenter for units), or set another "
-                "data.masking"
+                "this kind is marked; give data.units that marks them (for masking of units, data.segmenter), or set "
+                "another data.masking"
             )
     if listed is not None and not listed & {unit.plane for unit in units.values()}:
         raise ValueError(

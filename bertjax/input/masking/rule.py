@@ -26,16 +26,16 @@ _SENTENCES_AT_A_TIME = 1 << 17
 
 @dataclass(frozen=True)
 class Replacement:
-    """Replaces masked tokens; by default [MASK] in 80 %, a random token and itself in 10 % (BERT, 3.1)."""
+    """Replaces masked tokens: by default 80 % by [MASK] and 10 % by a random token; 10 % stay (BERT, section 3.1)."""
 
     mask_id: int
     random_id: Draw
     keep_share: float = 0.1
-    random_share: float = 0.1  # the rest is shown as [MASK]
+    random_share: float = 0.1  # the rest becomes [MASK]
     drawn_at: Callable[[np.ndarray], np.ndarray] = lambda positions: positions  # see `REPLACED_BY`
     needs_words: bool = False
 
-    def shown(
+    def draw(
         self,
         labels: np.ndarray,
         positions: np.ndarray,
@@ -43,10 +43,10 @@ class Replacement:
         keys: np.ndarray,
         continues: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Ids, int32 [B, P], that replace `labels`, int32 [B, P], at `positions`, int64 [B, P], ascending where used.
+        """Draw the ids, int32 [B, P], that replace `labels`, int32 [B, P], at `positions`, int64 [B, P].
 
-        All draws depend on `keys`, uint64 [B], and the positions alone. `continues` is for a replacement that
-        `needs_words`.
+        Positions are ascending where `is_used`. All draws depend only on `keys`, uint64 [B], and the positions.
+        `continues` is for a replacement that `needs_words`.
         """
         keys = fold_in(keys, "replacement")[:, None]
         bits = hash64(keys, positions)
@@ -60,29 +60,29 @@ class Replacement:
 
 @dataclass(frozen=True)
 class MaskRule:
-    """The number of masked tokens in a sequence, their choice, and their replacement."""
+    """How many tokens of a sequence to mask, which ones, and what replaces them."""
 
-    probability: float  # share of a sequence's tokens, [CLS] and [SEP] counted
+    probability: float  # share of a sequence's tokens, including [CLS] and [SEP]
     max_predictions: int  # P
     replacement: Replacement | ReplacedBySimilar
     unit: Unit
     count: Count
     is_continuation: np.ndarray | None = None  # bool [vocab_size], tokens that continue a word
     limit: UnitLimit | None = None  # for a unit with a share
-    weights: np.ndarray | None = None  # float64 [vocab_size], in proportion to which single tokens are drawn
+    weights: np.ndarray | None = None  # float64 [vocab_size]: relative probability of drawing a single token
 
     @classmethod
     def of(cls, data: DataConfig, vocabulary: Vocabulary, split: Split) -> MaskRule:
         """Make the rule of a config.
 
-        Raises ValueError like `check_masking`, and if the unit needs a plane that the token store does not have.
+        Raises ValueError like `check_masking`, and if the token store lacks a plane that the unit needs.
         """
         check_masking(data)
         unit = UNITS[data.masking].make(data)
         if unit.needs_plane and not split.has_plane(unit.plane):
             raise ValueError(
                 f"data.masking={data.masking!r}: the token store marks no units of this kind; prepare it with "
-                "data.units that has them (data.segmenter for units), or set another data.masking"
+                "data.units that marks them (for masking of units, data.segmenter), or set another data.masking"
             )
         return cls(
             data.mask_probability,
@@ -99,7 +99,7 @@ class MaskRule:
 def _replacement(data: DataConfig, vocabulary: Vocabulary, split: Split) -> Replacement | ReplacedBySimilar:
     random_id, shares = RANDOM_IDS[data.random_ids](vocabulary, split), (data.keep_share, data.random_share)
     if data.similar_words:
-        assert isinstance(vocabulary, Tokenizer), "similar words are written by a tokenizer"
+        assert isinstance(vocabulary, Tokenizer), "similar words require a tokenizer"
         return ReplacedBySimilar(SimilarTable.read(data.similar_words, vocabulary), random_id, *shares)
     return Replacement(vocabulary.mask_id, random_id, *shares, REPLACED_BY[data.replace_by])
 
@@ -117,10 +117,10 @@ def mask_tokens(
     Args:
         input_ids: int32 [B, L].
         candidates: bool [B, L], tokens that may be masked.
-        keys: uint64 [B], one per sequence, on which alone the draws depend.
+        keys: uint64 [B], one per sequence; the draws depend on nothing else.
         rule: What to mask, and how.
         special: int64 [B] or one number: tokens of a row that are not candidates.
-        continues: bool per candidate, in order: it continues a unit; None: as its id tells.
+        continues: bool per candidate, in order: it continues a unit. By default derived from its id.
 
     Returns the masked ids, int32 [B, L], and `mlm_positions` and `mlm_labels`, int32 [B, P], by ascending position and
     0 in unused slots, and `mlm_weights`, float32 [B, P], 1 in used slots and 0 in others.
@@ -150,7 +150,7 @@ def mask_tokens(
         cell_continues = np.zeros(input_ids.shape, bool)
         cell_continues[candidates] = continues
         slot_continues = cell_continues.ravel()[cells]
-    masked.ravel()[cells[is_used]] = rule.replacement.shown(labels, positions, is_used, keys, slot_continues)[is_used]
+    masked.ravel()[cells[is_used]] = rule.replacement.draw(labels, positions, is_used, keys, slot_continues)[is_used]
     return masked, {
         "mlm_positions": positions.astype(np.int32),
         "mlm_labels": np.where(is_used, labels, 0),
@@ -159,7 +159,7 @@ def mask_tokens(
 
 
 def token_counts(text: Split | Segments, vocab_size: int) -> np.ndarray:
-    """Count each token of a text: int64 [vocab_size]. Reads the whole text, unless its store has the counts."""
+    """Count each token of a text: int64 [vocab_size]. Reads the whole text unless the store has the counts."""
     if isinstance(text, SplitView) and text.token_counts is not None:
         return text.token_counts
     offsets, counts = text.sentence_offsets, np.zeros(vocab_size, np.int64)
@@ -170,9 +170,9 @@ def token_counts(text: Split | Segments, vocab_size: int) -> np.ndarray:
 
 
 def token_weights(text: Split | Segments, vocab_size: int, power: float) -> np.ndarray:
-    """max(count, 1)**-power of each token in a text, float64 [vocab_size]: rare tokens are masked more often.
+    """Weights that mask rare tokens more often: max(count, 1)**-power of each token, float64 [vocab_size].
 
-    Rule: huggingface/transformers, examples of distillation, train.py (`--mlm_smoothing`).
+    Rule: huggingface/transformers, distillation example, train.py (`--mlm_smoothing`).
     """
     return np.maximum(token_counts(text, vocab_size), 1.0) ** -power
 
@@ -182,8 +182,8 @@ def draw_by_weight(
 ) -> np.ndarray:
     """Draw columns without replacement, each with a probability proportional to its weight among the remaining ones.
 
-    `weights` is float64 [B, L], above 0; the rest is as in `Unit.choose`. Draws the columns with the smallest
-    -log(u) / weight, u uniform in (0, 1) (Efraimidis and Spirakis 2006).
+    `weights` is float64 [B, L], above 0; the other arguments are as in `Unit.choose`. Takes the columns with the
+    smallest -log(u) / weight, u uniform in (0, 1) (Efraimidis and Spirakis 2006).
     """
     length = candidates.shape[1]
     u = uniform(hash64(keys[:, None], np.arange(length))) + 2.0**-54

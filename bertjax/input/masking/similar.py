@@ -18,31 +18,31 @@ _KEY = derive_key("word of a table")
 
 @dataclass(frozen=True)
 class SimilarTable:
-    """Words and their similar words as tokens: at least one for each word, of the same number of tokens."""
+    """Words and their similar words as tokens: at least one per word, with the same number of tokens."""
 
-    hashes: np.ndarray  # uint64 [words], ascending: of each word's tokens
-    sizes: np.ndarray  # int64 [words]: tokens of each
+    hashes: np.ndarray  # uint64 [words], ascending: hash of each word's tokens
+    sizes: np.ndarray  # int64 [words]: tokens in each word
     first: np.ndarray  # int64 [words]: where its similar words begin in `tokens`
-    counts: np.ndarray  # int64 [words]: how many they are
-    tokens: np.ndarray  # int32 [...]
+    counts: np.ndarray  # int64 [words]: number of its similar words
+    tokens: np.ndarray  # int32 [...]: concatenated similar words
 
     @classmethod
     def read(cls, path: str, tokenizer: Tokenizer) -> SimilarTable:
         """Read a table and tokenize it.
 
-        Words that the vocabulary cannot encode are left out, and similar words with another number of tokens. Of words
-        with the same tokens, such as two that differ in case, the first is used. Raises ValueError like `read_bytes`
-        and `parse`, and if no word is left.
+        Leaves out words that the vocabulary cannot encode, and similar words with another number of tokens. If several
+        words have the same tokens, such as two that differ in case, the first counts. Raises ValueError like
+        `read_bytes` and `parse`, and if no word is left.
         """
         return _read(read_bytes(path), path, tokenizer)
 
     @classmethod
     def of(cls, similar: Mapping[tuple[int, ...], list[tuple[int, ...]]]) -> SimilarTable:
-        """The table with these words."""
+        """Build the table from words and their similar words."""
         words = list(similar)
         sizes = np.array([len(word) for word in words])
         hashes = _hashes(np.array([token for word in words for token in word]), sizes)
-        assert len(np.unique(hashes)) == len(words), "two words of the table have one hash"
+        assert len(np.unique(hashes)) == len(words), "two words of the table have the same hash"
         order = np.argsort(hashes)
         counts = np.array([len(similar[words[number]]) for number in order])
         tokens = [token for number in order for near in similar[words[number]] for token in near]
@@ -53,7 +53,7 @@ class SimilarTable:
         """Draw a similar word for each of some words, uniformly.
 
         `tokens` int [sum of sizes], `sizes` int64 [words], all above 0, `bits` uint64 [words]. Returns tokens, int32,
-        and whether the table has the word, bool [words]; the tokens of other words are meaningless.
+        and whether the table has the word, bool [words]; where it does not, the tokens are meaningless.
         """
         hashes = _hashes(tokens, sizes)
         entry = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
@@ -62,11 +62,11 @@ class SimilarTable:
         return self.tokens[np.minimum(range_indices(begin, sizes), len(self.tokens) - 1)], is_known
 
 
-@lru_cache(maxsize=2)  # a run uses the same one for each of its splits and stages
+@lru_cache(maxsize=2)  # a run uses one table for all splits and stages
 def _read(content: bytes, path: str, tokenizer: Tokenizer) -> SimilarTable:
     table: SimilarWords = parse(content, path)
-    spelled = list(dict.fromkeys((*table, *(near for similar in table.values() for near in similar))))
-    ids = dict(zip(spelled, usable_ids(tokenizer, spelled), strict=True))
+    words = list(dict.fromkeys((*table, *(near for similar in table.values() for near in similar))))
+    ids = dict(zip(words, usable_ids(tokenizer, words), strict=True))
     similar: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
     for word, others in table.items():
         own = ids[word]
@@ -82,7 +82,7 @@ def _read(content: bytes, path: str, tokenizer: Tokenizer) -> SimilarTable:
 
 
 def _hashes(tokens: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """One uint64 for the tokens of each word."""
+    """Hash the tokens of each word: uint64 [words]."""
     hashes = np.full(len(sizes), _KEY, np.uint64)
     first = np.cumsum(sizes) - sizes
     for number in range(int(sizes.max(initial=0))):
@@ -93,18 +93,18 @@ def _hashes(tokens: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class ReplacedBySimilar:
-    """Replaces each masked word by a similar one, by random tokens or by itself, never by [MASK]; one draw per word.
+    """Replaces each masked word by a similar word, by random tokens or by itself, never by [MASK]; one draw per word.
 
-    Rule: ymcui/MacBERT, README: similar words one by one in an n-gram; a random word where the table has none.
+    Rule: ymcui/MacBERT, README: the words of an n-gram are replaced one by one, words without an entry randomly.
     """
 
     table: SimilarTable
     random_id: Callable[[np.ndarray], np.ndarray]
     keep_share: float = 0.1
-    random_share: float = 0.1  # the rest is shown as a similar word
+    random_share: float = 0.1  # the rest becomes a similar word
     needs_words: bool = True
 
-    def shown(
+    def draw(
         self,
         labels: np.ndarray,
         positions: np.ndarray,
@@ -112,12 +112,12 @@ class ReplacedBySimilar:
         keys: np.ndarray,
         continues: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Like `Replacement.shown`; `continues` is bool [B, P], true for a token of the same word as the one before."""
+        """Like `Replacement.draw`; `continues` is bool [B, P], true if the token continues the previous one's word."""
         assert continues is not None
         keys = fold_in(keys, "replacement")[:, None]
         begins = ~continues
         begins[:, 0] = True
-        begins = begins[is_used]  # of the used slots in order, as everything below
+        begins = begins[is_used]  # from here on, arrays are over the used slots in order
         sizes = np.diff(np.flatnonzero(np.append(begins, True)))
         bits = hash64(keys, positions)[is_used]
         word_bits = bits[begins]

@@ -1,4 +1,4 @@
-"""Units of masking: tokens, words, n-grams and spans of words, and units that the token store marks."""
+"""Masking units: tokens, words, n-grams and spans of words, and units that are marked in the token store."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Words:
 
     shape: tuple[int, int]  # B, L
     cells: np.ndarray  # int64 [candidates]: row x L + column
-    available: np.ndarray  # int64 [B]: candidates of each row
+    available: np.ndarray  # int64 [B]: candidates in each row
     starts: np.ndarray  # int64 [words + 1]: the first candidate of each word, and the number of candidates
-    counts: np.ndarray  # int64 [B]: words of each row
+    counts: np.ndarray  # int64 [B]: words in each row
 
     @classmethod
     def of(cls, candidates: np.ndarray, continues: np.ndarray) -> Words:
@@ -41,26 +41,26 @@ class Words:
 
     @cached_property
     def first(self) -> np.ndarray:
-        """int64 [B]: the first word of each row."""
+        """The first word of each row, int64 [B]."""
         return before(self.counts)
 
     @cached_property
     def first_candidate(self) -> np.ndarray:
-        """int64 [B]: the first candidate of each row."""
+        """The first candidate of each row, int64 [B]."""
         return before(self.available)
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """int64 [words]: tokens of each word."""
+        """The number of tokens in each word, int64 [words]."""
         return np.diff(self.starts)
 
     @cached_property
     def candidate_words(self) -> np.ndarray:
-        """int64 [candidates]: the word of each."""
+        """The word of each candidate, int64 [candidates]."""
         return np.repeat(np.arange(len(self.sizes)), self.sizes)
 
     def positions(self, is_chosen: np.ndarray, slots: int) -> np.ndarray:
-        """Columns of the chosen candidates, bool [candidates]: int64 [B, slots], ascending, L in unused slots."""
+        """Columns of the candidates with `is_chosen`: int64 [B, slots], ascending, L in unused slots."""
         rows, columns = np.divmod(self.cells[is_chosen], self.shape[1])
         positions = np.full((self.shape[0], slots), self.shape[1], np.int64)
         number = np.arange(len(rows)) - before(np.bincount(rows, minlength=self.shape[0]))[rows]
@@ -69,36 +69,36 @@ class Words:
 
 
 def before(counts: np.ndarray) -> np.ndarray:
-    """The exclusive cumulative sum: the number of items in the rows before each row."""
+    """Exclusive cumulative sum: the number of items in the rows before each row."""
     return np.cumsum(counts) - counts
 
 
 _POSITION_MASK = 2**16 - 1
 _LAST = np.uint64(2**64 - 1)
 WORDS = "continues"  # the plane of the token store that marks words
-EACH = "each"  # of `data.mask_count`: independent draws
+EACH = "each"  # value of `data.mask_count` for independent draws
 
 
 class Unit(ABC):
     """Chooses the tokens to mask."""
 
     needs_words: ClassVar[bool] = True  # `choose` needs `continues`
-    share: float = 0.0  # above 0: the probability of each independent draw, within `counts` tokens of a row
+    share: float = 0.0  # above 0: the probability of each independent draw, up to `counts` tokens per row
     plane: str = WORDS  # plane of the token store that marks the units
-    needs_plane: bool = False  # False: without the plane, the vocabulary tells which tokens continue a word
+    needs_plane: bool = False  # False: without the plane, the vocabulary determines which tokens continue a word
 
     @abstractmethod
     def choose(
         self, candidates: np.ndarray, continues: np.ndarray | None, counts: np.ndarray, keys: np.ndarray, slots: int
     ) -> np.ndarray:
-        """Columns to mask, int64 [B, slots], ascending, L in unused slots: at most `counts` of each row.
+        """Choose columns to mask: int64 [B, slots], ascending, L in unused slots, at most `counts` per row.
 
         Args:
             candidates: bool [B, L], tokens that may be masked.
             continues: bool per candidate, in order: it belongs to the candidate before it.
             counts: int64 [B], at most the number of candidates and of slots.
-            keys: uint64 [B], on which alone the draws depend.
-            slots: Predictions of a row.
+            keys: uint64 [B]; the draws depend on nothing else.
+            slots: Predictions per row.
         """
 
 
@@ -134,16 +134,16 @@ class WordUnit(Unit):
 
     @abstractmethod
     def choose_words(self, words: Words, counts: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """Whether each candidate is masked, bool [candidates]: at most `counts` of each row; `keys` as in `choose`."""
+        """Whether to mask each candidate, bool [candidates]: at most `counts` per row; `keys` as in `choose`."""
 
 
 @dataclass(frozen=True)
 class WholeWords(WordUnit):
     """Words in random order; a word with more tokens than are left to mask is skipped.
 
-    Rule: create_masked_lm_predictions of google-research/bert, create_pretraining_data.py. With
-    `share` > 0 each word is drawn independently with that probability; a drawn word that exceeds the row's remaining
-    limit is skipped (PaddlePaddle/ERNIE 1.0, batching.py, has no limit).
+    Rule: create_masked_lm_predictions of google-research/bert, create_pretraining_data.py. With `share` > 0 each word
+    is drawn independently with that probability; a drawn word that exceeds the row's remaining limit is skipped
+    (PaddlePaddle/ERNIE 1.0, batching.py, has no limit).
     """
 
     share: float = 0.0
@@ -163,19 +163,19 @@ class WholeWords(WordUnit):
 
 @dataclass(frozen=True)
 class NGrams(WordUnit):
-    """n successive words, n drawn with `shares`, in random order of their first words.
+    """Sequences of n words, n drawn with `shares`, in random order of their first words.
 
-    Rule: create_masked_lm_predictions of google-research/albert, create_pretraining_data.py: the shares are scaled to
-    the n that end inside the row; an n-gram longer than what is left to mask is shortened by words, and skipped if no
-    word fits or one of its words is masked already.
+    Rule: create_masked_lm_predictions of google-research/albert, create_pretraining_data.py: the shares are rescaled to
+    the n that end inside the row; an n-gram with more tokens than are left to mask is shortened by words, and skipped
+    if no word fits or one of its words is masked already.
     """
 
-    shares: tuple[float, ...]  # of n = 1, 2, ...
+    shares: tuple[float, ...]  # probabilities of n = 1, 2, ...
 
     def choose_words(self, words: Words, counts: np.ndarray, keys: np.ndarray) -> np.ndarray:
         length_keys, steps = fold_in(keys, "length"), np.arange(len(self.shares))
         edges = np.cumsum(self.shares)
-        is_chosen = np.zeros(len(words.sizes) + len(self.shares), bool)  # so that no n-gram reaches over the end
+        is_chosen = np.zeros(len(words.sizes) + len(self.shares), bool)  # room for n-grams that exceed the last word
         remaining = counts.copy()
         for rows, number in _in_random_order(words.counts, keys, remaining):
             fitting = np.minimum(words.counts[rows] - number, len(self.shares))
@@ -193,11 +193,11 @@ class NGrams(WordUnit):
 
 @dataclass(frozen=True)
 class Spans(WordUnit):
-    """Successive words from the word of a random token on, their number geometric: exactly `counts` tokens of a row.
+    """Spans of a geometric number of words from a random token's word on: exactly `counts` tokens per row.
 
-    Rule: facebookresearch/SpanBERT, masking.py: P(n) is proportional to p (1 - p)^(n - 1) for n up to `longest`; a span
-    is cut, even inside a word, where enough is masked; it may overlap masked tokens, which count once. Drawing tokens
-    until one is not masked equals taking the first unmasked one of a random order.
+    Rule: facebookresearch/SpanBERT, masking.py: P(n) is proportional to p (1 - p)^(n - 1) for n up to `longest`; the
+    last span is cut, even inside a word, when enough tokens are masked; spans may overlap, and tokens in both count
+    once. Drawing tokens until one is not masked is equivalent to taking the first unmasked one in a random order.
     """
 
     p: float
@@ -227,10 +227,10 @@ class Spans(WordUnit):
 def _in_random_order(
     counts: np.ndarray, keys: np.ndarray, remaining: np.ndarray, share: float = 0.0
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield (rows, number of an item in each) until each row's items are used up, in a random order per row.
+    """Yield (rows, an item of each) until each row's items are used up, in a random order per row.
 
-    `counts` int64 [B] are the items of each row. A row ends early when its `remaining`, int64 [B], which the caller
-    lowers, is 0. With a `share`, only items drawn with that probability are yielded.
+    `counts`, int64 [B], is the number of items in each row. A row ends early when its entry of `remaining`, int64 [B],
+    which the caller lowers, is 0. With a `share`, yields only items drawn with that probability.
     """
     column = np.arange(int(counts.max(initial=0)))
     drawn = np.sort(shuffle_key(column < counts[:, None], keys), axis=1)
@@ -246,7 +246,10 @@ def _in_random_order(
 
 
 def shuffle_key(is_drawn: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """uint64 [B, n]: sorting a row shuffles its columns, those with `is_drawn` false last; low bits hold the column."""
+    """Sort keys, uint64 [B, n], that shuffle each row's columns, those with `is_drawn` false last.
+
+    The low bits of a key hold its column.
+    """
     column = np.arange(is_drawn.shape[1], dtype=np.uint64)
     assert len(column) <= _POSITION_MASK
     order = hash64(keys[:, None], column)
@@ -272,7 +275,7 @@ class UnitEntry:
 
     make: Callable[[DataConfig], Unit]
     options: tuple[str, ...] = ()  # fields of DataConfig that only this unit reads
-    is_whole: bool = False  # whether it hides all tokens of a word or none
+    is_whole: bool = False  # whether it masks all tokens of a word or none
 
 
 def _whole(plane: str, needs_plane: bool) -> UnitEntry:
@@ -287,7 +290,7 @@ _ALL: dict[str, UnitEntry] = {
     "ngrams": UnitEntry(_ngrams, ("ngram_shares",), is_whole=True),  # ALBERT, MacBERT, DeBERTa
     "spans": UnitEntry(lambda data: Spans(data.span_p, data.span_max), ("span_p", "span_max")),  # SpanBERT
     "units": _whole(WORDS, True),  # words as the store marks them, not the vocabulary
-    "phrases": _whole("phrases", True),  # ERNIE, and words outside of them
+    "phrases": _whole("phrases", True),  # ERNIE: phrases, and words outside of phrases
     "entities": _whole("entities", True),
 }
 UNITS = Registry("masking", _ALL, UnitEntry)

@@ -1,1 +1,1 @@
-"""The NumPy half of each training objective: what it adds to a batch. One file and one line of the registry each."""
+"""NumPy halves of the training objectives: the arrays that each adds to a batch. One file and registry line each."""

@@ -1,4 +1,4 @@
-"""Left-to-right language modelling: at every position the next token, where no token sees those to its right."""
+"""Left-to-right language modelling: predict the next token at every position, with causal attention."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bertjax.input.targets.target import Make, Sequences, Target
 
 
 class NextTokenPrediction(Target):
-    """The next token of every token but the last of its sequence; nothing is masked."""
+    """Predicts the next token at every position but the last of each sequence; nothing is masked."""
 
     def keys(self, data: DataConfig) -> dict[str, BatchKey]:
         return prediction_keys(data.sequence_length - 1, prefix="clm")

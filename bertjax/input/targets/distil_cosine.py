@@ -1,4 +1,4 @@
-"""Directions of hidden states (DistilBERT, section 2), compared at every token but padding."""
+"""Cosine distillation of hidden states (DistilBERT, section 2), at every token but padding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bertjax.input.targets.target import Make, Sequences, Target
 
 
 class EveryToken(Target):
-    """Adds the array `name`: weight 1 for every token but padding."""
+    """Adds the array `name` with weight 1 for every token but padding."""
 
     def __init__(self, name: str) -> None:
         self._name = name

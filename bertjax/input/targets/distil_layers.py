@@ -1,4 +1,4 @@
-"""Layers of a teacher (TinyBERT, section 3.1), compared at every token but padding."""
+"""Distillation of a teacher's layers (TinyBERT, section 3.1), at every token but padding."""
 
 from __future__ import annotations
 

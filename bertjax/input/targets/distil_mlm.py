@@ -1,4 +1,4 @@
-"""Soft targets (DistilBERT, section 2) for the predictions of masked language modelling."""
+"""Soft targets (DistilBERT, section 2) for masked language modelling."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bertjax.input.targets.target import Make, Target
 
 
 class SoftTargets(Target):
-    """Adds no array: the teacher computes its probabilities on the device."""
+    """Adds no arrays: the teacher computes its probabilities on the device."""
 
     def keys(self, data: DataConfig) -> dict[str, BatchKey]:
         return {}

@@ -1,4 +1,4 @@
-"""Token prediction: of masked tokens, or of the next token at every position."""
+"""Prediction of masked tokens, or of the next token at every position."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class HiddenTokens:
             if data.mask_special:
                 candidates, special = rows.encoder["sequence_ids"] > 0, 0
                 if continues is not None:
-                    row_continues = np.zeros(candidates.shape, bool)  # special tokens continue no unit
+                    row_continues = np.zeros(candidates.shape, bool)  # special tokens do not continue a unit
                     row_continues[text.is_text] = continues
                     continues = row_continues[candidates]
             else:
@@ -53,7 +53,7 @@ class NextTokens:
     def keys(self, data: DataConfig) -> dict[str, BatchKey]:
         for key in changed_options(data):
             raise ValueError(
-                f"data.{key}={getattr(data, key)!r} with data.predict={data.predict!r} has no effect, because no token "
+                f"data.{key}={getattr(data, key)!r} with data.predict={data.predict!r} has no effect, because nothing "
                 "is masked; leave it at its default"
             )
         return prediction_keys(data.sequence_length - 1)
@@ -86,7 +86,7 @@ class TokenPrediction(Target):
 
 
 def prediction_keys(slots: int, may_be_full: bool = False, prefix: str = "mlm") -> dict[str, BatchKey]:
-    """The arrays of predictions: positions, labels, and weights, which are 1 in used slots."""
+    """The arrays of predictions: positions, labels and weights, which are 1 in used slots."""
     used = f"{prefix}_weights"
     return {
         f"{prefix}_positions": BatchKey("prediction", slots, np.int32, used, is_position=True),
@@ -96,9 +96,9 @@ def prediction_keys(slots: int, may_be_full: bool = False, prefix: str = "mlm") 
 
 
 def next_tokens(input_ids: np.ndarray, sequence_ids: np.ndarray, prefix: str = "mlm") -> dict[str, np.ndarray]:
-    """Predict the next token at every position but the last of each sequence; the first two are int32 [B, L].
+    """Predict the next token at every position but the last of each sequence.
 
-    Returns the arrays of `prediction_keys` with L - 1 slots.
+    `input_ids` and `sequence_ids` are int32 [B, L]. Returns the arrays of `prediction_keys` with L - 1 slots.
     """
     has_next = (sequence_ids[:, 1:] == sequence_ids[:, :-1]) & (sequence_ids[:, 1:] > 0)
     positions = np.broadcast_to(np.arange(has_next.shape[1], dtype=np.int32), has_next.shape)

@@ -11,12 +11,12 @@ from bertjax.input.layout import Split, Vocabulary
 from bertjax.input.packing import BatchKey
 from bertjax.input.targets.target import FromRecords, Make, Pairing, Target
 
-RECORDED_LABEL = "next_sentence_labels"  # of google-research/bert's records
+RECORDED_LABEL = "next_sentence_labels"  # feature of google-research/bert's records
 
 
 @dataclass(frozen=True)
 class PairLabels(Target):
-    """0 where B follows A, 1 where it does not; weight 0 for rows without pairs."""
+    """Labels pairs: 0 if B follows A, else 1; weight 0 for rows without pairs."""
 
     pairing: Pairing | None = None
     from_records: FromRecords | None = None
@@ -35,7 +35,7 @@ class PairLabels(Target):
 
 
 def label_pairs(is_odd: np.ndarray, weight: float = 1.0) -> dict[str, np.ndarray]:
-    """The arrays of sequences whose [CLS] is their first token: label 1 where `is_odd`, bool [N]."""
+    """The arrays for sequences whose first token is [CLS]: label 1 where `is_odd`, bool [N]."""
     labels = is_odd[:, None].astype(np.int32)
     return {
         "cls_positions": np.zeros_like(labels),

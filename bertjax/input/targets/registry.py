@@ -1,4 +1,4 @@
-"""The NumPy halves of the objectives, by name."""
+"""Registry of the NumPy halves of objectives."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OF_BERT = ("mlm", "nsp")
 
 
 def choose(objectives: Sequence[str]) -> dict[str, Target]:
-    """Return the NumPy halves of objectives by name.
+    """Look up the NumPy halves of objectives.
 
     Raises ValueError for an unknown name, no name, a repeated name, or two objectives of sentence pairs.
     """
@@ -44,5 +44,5 @@ def choose(objectives: Sequence[str]) -> dict[str, Target]:
 
 
 def choose_pairing(objectives: Sequence[str]) -> Pairing:
-    """How to form sentence pairs for these objectives, by default as BERT does. Raises like `choose`."""
+    """Choose how to form sentence pairs for these objectives; the default is BERT's rule. Raises like `choose`."""
     return next((target.pairing for target in choose(objectives).values() if target.pairing), Pairing())

@@ -1,4 +1,4 @@
-"""Replaced token detection (ELECTRA, section 3.1): which of all tokens has a generator put in place of another?
+"""Replaced token detection (ELECTRA, section 3.1): which tokens did a generator replace?
 
 Rows are consecutive text in two segments, without labels (google-research/electra, build_pretraining_dataset.py); a
 chunk of one sentence gets a random B.
@@ -17,10 +17,10 @@ from bertjax.input.targets.target import Make, Pairing, Sequences, Target
 
 
 class ReplacedTokens(Target):
-    """Adds weights of the classified tokens, all but padding, and the random bits by which the generator samples.
+    """Adds weights of the classified tokens (all but padding), and the random bits for the generator's sampling.
 
-    The bits depend on the sequence and the position in it, as masks do. So packing, the mesh, accumulation and the
-    number of hosts change no sampled token, evaluations repeat the same ones, and nothing is stored to resume.
+    Like masks, the bits depend on the sequence and the position in it. So packing, mesh, accumulation and host count do
+    not change the sampled tokens, evaluations repeat them, and resuming needs no stored state.
     """
 
     pairing = Pairing(random_b=False, has_labels=False)
@@ -28,7 +28,7 @@ class ReplacedTokens(Target):
     def keys(self, data: DataConfig) -> dict[str, BatchKey]:
         if data.predict != "masked":
             raise ValueError(
-                f"data.predict={data.predict!r}: no token is masked, so none can be replaced; leave rtd out"
+                f"data.predict={data.predict!r}: no tokens are masked, so none can be replaced; leave rtd out"
             )
         slots = TokenPrediction().keys(data)[USED].width
         return {

@@ -1,7 +1,7 @@
 """The span boundary objective (SpanBERT, section 3.2): predict the tokens of a span from its two boundary tokens.
 
-A span is a maximal run of hidden tokens, so that its boundary tokens are not hidden. Of a longer span the
-first `SPAN_POSITIONS` tokens are predicted (facebookresearch/SpanBERT, masking.py).
+A span is a maximal run of masked tokens, so its boundary tokens are not masked. Only the first `SPAN_POSITIONS` tokens
+of a longer span are predicted (facebookresearch/SpanBERT, masking.py).
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from bertjax.input.targets.target import Make, Sequences, Target
 
 
 class SpanBoundaries(Target):
-    """The positions of the boundary tokens of the span of each prediction of masked language modelling."""
+    """Adds the positions of the two boundary tokens for each masked token."""
 
     def keys(self, data: DataConfig) -> dict[str, BatchKey]:
         if data.predict != "masked":
-            raise ValueError(f"data.predict={data.predict!r}: no token is masked, so there are no spans; leave sbo out")
+            raise ValueError(
+                f"data.predict={data.predict!r}: no tokens are masked, so there are no spans; leave sbo out"
+            )
         slots = TokenPrediction().keys(data)[USED].width
         return {
             "sbo_left": BatchKey("prediction", slots, np.int32, USED, is_position=True),
@@ -41,11 +43,11 @@ class SpanBoundaries(Target):
 def span_boundaries(positions: np.ndarray, weights: np.ndarray, lengths: np.ndarray) -> dict[str, np.ndarray]:
     """The arrays of the objective for predictions at `positions`, int32 [N, P], ascending where `weights` are above 0.
 
-    `lengths` int64 [N] are the tokens of each sequence, whose first one has position 0. A token has no weight if it is
-    not among the first of its span, or if the span reaches an end of its sequence.
+    `lengths`, int64 [N], is the number of tokens in each sequence, whose first token has position 0. A token has weight
+    0 if it is not among the first `SPAN_POSITIONS` of its span, or if the span reaches an end of its sequence.
     """
     used = weights > 0
-    # Unused slots continue no span: no two of them, and no used one and one of them, are successive.
+    # Give unused slots positions that are not adjacent to any other, so that they do not continue a span.
     separate = np.where(used, positions, -2 * (1 + np.arange(positions.shape[1])))
     left = first_of_run(separate) - 1
     right = -first_of_run(-separate[:, ::-1])[:, ::-1] + 1

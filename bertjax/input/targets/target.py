@@ -1,4 +1,4 @@
-"""The interface of the NumPy half of an objective: the arrays that it adds to a batch, and how it makes them."""
+"""The interface of an objective's NumPy half, which adds arrays to a batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Sequences:
     text: Text
     keys: np.ndarray  # uint64 [N]: all draws depend on them
     pair_labels: np.ndarray  # bool [N]: label 1 of the pair objective
-    made: Mapping[str, np.ndarray]  # `encoder`, and the arrays of objectives that precede this one in the registry
+    made: Mapping[str, np.ndarray]  # `encoder`, and the arrays of objectives before this one in the registry
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class Target(ABC):
 
     pairing: Pairing | None = None  # how to form pairs for this objective; None if it does not use them
     from_records: FromRecords | None = None
-    """Converts the features of google-research/bert's records to its arrays; None if they lack them."""
+    """Converts features of google-research/bert's records to the objective's arrays; None if they do not suffice."""
 
     @abstractmethod
     def keys(self, data: DataConfig) -> dict[str, BatchKey]:
-        """The arrays that it adds to a batch, by name.
+        """The arrays that the objective adds to a batch, by name.
 
         Raises ValueError for options of `data` that it does not support.
         """
@@ -56,6 +56,6 @@ class Target(ABC):
     def prepare(self, data: DataConfig, vocabulary: Vocabulary, split: Split) -> Make:
         """Return a thread-safe function that makes these arrays, [N, n] each, before packing.
 
-        The function may also return `input_ids`, which replace those of the encoder. Raises ValueError like `keys`, and
-        for an unsuitable vocabulary or split.
+        The function may also return `input_ids`, which replace the encoder's. Raises ValueError like `keys`, and for an
+        unsuitable vocabulary or split.
         """

@@ -1,6 +1,6 @@
 """Make batch k as a pure function of (records, seed, k).
 
-Rows and masks were drawn when the records were made; a run only draws their order.
+Rows and masks were drawn when the records were made; a run only draws the order of rows.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from bertjax.input.tfrecords.record_files import RecordFile
 from bertjax.input.tfrecords.rows import RECORDED, RowShape, Segments, parse, rows_from_features, unmasked_segments
 from bertjax.text.ragged import grouped
 
-_AT_A_TIME = 1 << 10  # rows read at once for their text
+_AT_A_TIME = 1 << 10  # rows that `texts` reads at once
 
 
 @dataclass(frozen=True)
 class RecordView:
-    """Some records of some files, as one sequence of rows of one size."""
+    """Selected records of several files, as one sequence of rows of the same size."""
 
     files: tuple[RecordFile, ...]
-    chosen: tuple[np.ndarray, ...]  # int64, of each file
+    chosen: tuple[np.ndarray, ...]  # for each file, its selected records, int64
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if self.files else 0
@@ -42,7 +42,7 @@ class RecordView:
         return home, np.concatenate(self.chosen)[numbers]
 
     def read(self, numbers: np.ndarray) -> list[bytes]:
-        """The contents of records by their numbers, int64 [n]. Raises ValueError like `RecordFile.read`."""
+        """Read records by their numbers in the view, int64 [n]. Raises ValueError like `RecordFile.read`."""
         home, record = self.locate(numbers)
         contents = [b""] * len(numbers)
         for file, rows in grouped(home):
@@ -51,7 +51,7 @@ class RecordView:
         return contents
 
     def names(self, numbers: np.ndarray) -> list[str]:
-        """File and record of each number."""
+        """Name the file and record of each number."""
         home, record = self.locate(numbers)
         return [f"{self.files[file].name}, record {n}" for file, n in zip(home.tolist(), record.tolist(), strict=True)]
 
@@ -59,7 +59,7 @@ class RecordView:
 class RecordBatches:
     """The rows of a run over records, with the interface of `bertjax.input.batches.PairBatches`. Thread-safe.
 
-    Row n of a run is row n mod R of epoch n // R, where R = `rows_per_epoch` is the number of records; an epoch has
+    Row n of a run is row n mod R of epoch n // R, where R = `rows_per_epoch` is the number of records; an epoch reads
     each record once. Raises ValueError for an objective whose arrays are not in records.
     """
 
@@ -79,7 +79,7 @@ class RecordBatches:
         self.rows_per_epoch = self.estimated_rows = len(view)
 
     def release(self) -> None:
-        """Nothing is planned."""
+        """Do nothing: there are no plans."""
 
     def batch(self, step: int, global_batch_size: int, rows: slice | np.ndarray | None = None) -> dict[str, np.ndarray]:
         """Batch `step` of the run, or some of its `rows`.
@@ -89,7 +89,7 @@ class RecordBatches:
         return self.rows(rows_of_batch(step, global_batch_size, rows))
 
     def rows(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """The rows of the run with these numbers, int64[B], as the arrays that `spec` describes."""
+        """Make the run's rows with these numbers, int64[B], as the arrays that `spec` describes."""
         if not len(numbers):
             return {key: np.zeros(shape, dtype) for key, (shape, dtype) in self.spec(0).items()}
         records = self._records(numbers)
@@ -101,11 +101,11 @@ class RecordBatches:
         return rows_from_features(features, self._vocabulary, name, self._objectives)
 
     def names(self, numbers: np.ndarray) -> list[str]:
-        """File and record of the rows of the run with these numbers, int64 [n]."""
+        """Name the file and record of each of the run's rows with these numbers, int64 [n]."""
         return self._view.names(self._records(numbers))
 
     def _records(self, numbers: np.ndarray) -> np.ndarray:
-        """The numbers in the view of the records of some rows of the run."""
+        """Map row numbers of the run to record numbers in the view."""
         epochs, within = np.divmod(np.asarray(numbers, np.int64), self.rows_per_epoch)
         chosen = np.empty_like(within)
         for epoch, rows in grouped(epochs):
@@ -113,7 +113,7 @@ class RecordBatches:
         return chosen
 
     def spec(self, batch_size: int) -> Spec:
-        """Shape and dtype of every array of a batch of that many rows, in order of the keys."""
+        """Shape and dtype of every array of a batch, in order of the keys."""
         return batch_spec(self._data, batch_size, self._objectives)
 
     def texts(self, most: int) -> Iterator[Segments]:

@@ -1,8 +1,9 @@
-"""TFRecord files and an index of their records for random access, kept below `data.root` by the file's digest.
+"""TFRecord files with random access, by an index of their records below `data.root`.
 
-TensorFlow reads a file from its beginning and checks every checksum; the index keeps where each record begins and a
-digest of its content, so that a batch reads its records alone. A folder `records-<fingerprint>` holds `index.npz` and,
-for a compressed file, a decompressed copy. It appears whole or not at all.
+TensorFlow reads each file once from its beginning and verifies all checksums. The index stores the first byte of each
+record and a digest of its content, so that a batch reads only its own records. A folder `records-<fingerprint>`, where
+the fingerprint depends on the file's digest, holds `index.npz` and, for a compressed file, a decompressed copy. It is
+created atomically.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from bertjax.text.corpus import Corpus, Unit
 from bertjax.text.pool import run_units
 from bertjax.text.store.manifest import json_sha256
 
-INDEX_VERSION = 2  # of the index's content and of the held-out draw; a change builds other indexes
+INDEX_VERSION = 2  # version of the index's content and of the held-out draw; a change rebuilds all indexes
 _INDEX, _DECOMPRESSED = "index.npz", "decompressed.tfrecord"
 _HEAD, _TAIL = 12, 4  # bytes around a record: its length (uint64) with a CRC-32C, and the CRC-32C of its content
 _RECORDS_AT_A_TIME = 1 << 10
@@ -43,18 +44,18 @@ class RecordFile:
     name: str  # in messages
     path: str  # for a compressed file, its decompressed copy
     source: int  # index in data.sources
-    edges: np.ndarray  # int64 [records + 1]: the byte where each record begins, and where the last one ends
+    edges: np.ndarray  # int64 [records + 1]: first byte of each record, and the end of the last one
     digests: np.ndarray  # uint64 [records]
 
     def __len__(self) -> int:
         return len(self.digests)
 
     def is_held_out(self, share: float) -> np.ndarray:
-        """Bool [records]: whether each is held out, by its content alone. A larger share holds out more."""
+        """Whether each record is held out, bool [records]. Depends only on its content; a larger share adds records."""
         return self.digests / 2.0**64 < share
 
     def read(self, records: np.ndarray) -> list[bytes]:
-        """The contents of records, int64 [n]. Raises ValueError for one that differs from the indexed content."""
+        """Read records by number, int64 [n]. Raises ValueError for one that differs from the indexed content."""
         begins = self.edges[records] + _HEAD
         sizes = self.edges[records + 1] - _TAIL - begins
         file = os.open(self.path, os.O_RDONLY)
@@ -72,15 +73,15 @@ class RecordFile:
 
 
 def open_record_files(corpus: Corpus, data: DataConfig, progress: Progress) -> list[RecordFile]:
-    """The corpus's files that have records, in order, indexed if they are new.
+    """Open the corpus's files, in order, without empty ones; indexes new files first.
 
-    Raises ValueError naming the file, the record and its first byte for damage, OSError if the disk is full.
+    Raises ValueError with the file, the record and its first byte for damage, OSError if the disk is full.
     """
     root = Path(data.root)
     hashed = [(source, file, digest) for source, group in enumerate(corpus.hashed) for file, digest, _ in group]
     digests = {file.path: digest for _, file, digest in hashed}
     with exclusive_lock(root):
-        missing = {  # of files with the same content, one
+        missing = {  # one entry for files with the same content
             digest: Unit(0, source, (file,), file.size)
             for source, file, digest in hashed
             if not _folder(root, digest).exists()
@@ -96,9 +97,9 @@ def open_record_files(corpus: Corpus, data: DataConfig, progress: Progress) -> l
 
 
 def read_record_batches(path: str, name: str) -> Iterator[list[bytes]]:
-    """The contents of a decompressed file's records, in lists.
+    """Iterate over the records of a decompressed file, in batches.
 
-    Raises ValueError naming the record and its first byte if it is damaged or cut off.
+    Raises ValueError with the record and its first byte if it is damaged or cut off.
     """
     tf = tensorflow()
     records = tf.data.TFRecordDataset(path)
@@ -124,7 +125,7 @@ def read_record_batches(path: str, name: str) -> Iterator[list[bytes]]:
 
 
 def tensorflow() -> Any:
-    """The module, whose parsers and file readers these sources need. Raises ModuleNotFoundError without it."""
+    """Import TensorFlow, whose parsers and file readers these sources need. Raises ModuleNotFoundError without it."""
     try:
         return import_tensorflow(required=True)
     except ModuleNotFoundError:
@@ -139,7 +140,7 @@ def _index_unit(unit: Unit, digests: Mapping[str, str], root: Path) -> None:
     digest, compressed = digests[file.path], file.path.endswith(COMPRESSED)
     folder = _folder(root, digest)
     unfinished = folder.with_name(f"{folder.name}.partial")
-    # Rows are padded with zeros, so that they compress to about a tenth.
+    # Rows are padded with zeros, so they compress to about a tenth.
     with removed_on_error(unfinished, lambda: file.size * 10 if compressed else file.size // 16):
         unfinished.mkdir(exist_ok=True)
         path = file.path
@@ -170,7 +171,7 @@ def _digests(contents: list[bytes]) -> np.ndarray:
 def _load(path: str, source: int, digest: str, root: Path) -> RecordFile:
     folder = _folder(root, digest)
     try:
-        with np.load(folder / _INDEX, allow_pickle=False) as index:  # which checks the CRC-32 of each array
+        with np.load(folder / _INDEX, allow_pickle=False) as index:  # verifies the CRC-32 of each array
             edges, digests, inputs = index["edges"], index["digests"], str(index["inputs"])
     except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile) as error:
         raise ValueError(f"{folder / _INDEX} is missing or damaged ({error}); delete the folder") from None

@@ -1,7 +1,7 @@
 """The source kind `tfrecord`: pretraining records of google-research/bert, whose rows and masks are used unchanged.
 
-Each stage of a run reads the records of its row size, so that a run may begin with short rows and end with long ones.
-Every epoch has each record once, except for a share that is held out by a hash of the record's content.
+Each stage of a run reads the records of its row size, so a run may begin with short rows and end with long ones. Every
+epoch reads each record once, except for a share that is held out by a hash of the record's content.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from bertjax.text.store.manifest import SPLITS, Split, json_sha256
 from bertjax.text.trained_vocabulary import load_vocabulary
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 
-ORDER_VERSION = 1  # of the rules of order; a change makes other runs
-TEXT_RECORDS = 1 << 14  # held-out records of each size read for their text: a million tokens or more
-_FIRST_RECORDS = 16  # of each file, checked before the run starts
+ORDER_VERSION = 1  # version of the order of rows; a change makes other runs
+TEXT_RECORDS = 1 << 14  # held-out records of each size that `held_out_text` reads: a million tokens or more
+_FIRST_RECORDS = 16  # records of each file that are checked before the run starts
 
-_DRAWN_ALREADY = (
+_FIXED_BY_RECORDS = (  # fields of DataConfig that have no effect on records
     "entity_map",
     "weights",
     "temperature",
@@ -56,7 +56,7 @@ _DRAWN_ALREADY = (
 
 
 def are_records(data: DataConfig) -> bool:
-    """Whether a source is pretraining records; `Records.open` then requires that all are."""
+    """Whether some source is pretraining records; `Records.open` then requires that all are."""
     return not data.store and not all(map(is_text, parse_sources(data.sources)))
 
 
@@ -82,8 +82,8 @@ class Records:
     ) -> Records:
         """Find, check and index the records of a run's stages.
 
-        Raises ValueError for sources that are not records, an objective that they do not support, a setting that
-        contradicts their rows, a row size without a stage or a stage without records, another vocabulary than
+        Raises ValueError for sources that are not records, an objective that records do not support, a setting that
+        contradicts the records' rows, a row size without a stage, a stage without records, a vocabulary other than
         `data.vocab`, and damaged files; OSError if the disk is full.
         """
         data = stages[0]
@@ -113,20 +113,21 @@ class Records:
         return RecordBatches(view, self.tokenizer, data, seed, objectives or self._objectives)
 
     def require_cached(self, data: DataConfig, global_batch_size: int, rows: np.ndarray) -> None:
-        """Accept: records are read where they lie."""
+        """Do nothing: records are read in place, without a cache."""
 
     def held_out(self, data: DataConfig, seed: int, objectives: Sequence[str] = ()) -> dict[str, RecordBatches]:
-        """The held-out rows of a stage's size, and the rows of its `evaluation_sets` that have some."""
+        """The held-out rows of a stage's size, and the rows of its non-empty `evaluation_sets`."""
         shape = RowShape.of(data)
         views = {"eval": self._view("held_out", shape)}
         sizes = [len(self._view("held_out", shape, (number,))) for number in range(len(data.sources))]
-        by_source = {name: self._view("held_out", shape, of) for name, of in evaluation_sets(sizes).items()}
+        sets = evaluation_sets(sizes)
+        by_source = {name: self._view("held_out", shape, sources) for name, sources in sets.items()}
         views |= {name: view for name, view in by_source.items() if len(view)}
         objectives = objectives or self._objectives
         return {name: RecordBatches(view, self.tokenizer, data, seed, objectives) for name, view in views.items()}
 
     def held_out_text(self) -> Segments:
-        """The segments of held-out records, `TEXT_RECORDS` of each size at most, without masks."""
+        """The segments of held-out records without masks, from at most `TEXT_RECORDS` records of each size."""
         parts: list[Segments] = []
         for shape in self._shapes:
             data = replace(self._data, sequence_length=shape.tokens, max_predictions=shape.predictions)
@@ -151,7 +152,7 @@ class Records:
             )
 
     def _view(self, split: Split, shape: RowShape, sources: Collection[int] | None = None) -> RecordView:
-        """The records of a split and a row size, from all sources or some."""
+        """The records of a split and row size, from all sources or some."""
         chosen = range(len(self._data.sources)) if sources is None else sources
         files = tuple(file for file, size in self._files if size == shape and file.source in chosen)
         share, is_held = self._data.held_out, split == "held_out"
@@ -162,19 +163,19 @@ def _require_records_only(data: DataConfig) -> None:
     text = [str(source) for source in parse_sources(data.sources) if is_text(source)]
     if text:
         raise ValueError(
-            f"data.sources has {', '.join(text)} and {KIND.name} sources, which cannot be mixed: train on one of them, "
+            f"data.sources has {', '.join(text)} and {KIND.name} sources, which cannot be mixed; train on one of them, "
             "and then on the other with --init-from"
         )
     if not data.vocab:
         raise ValueError(
             f"data.vocab is empty; {KIND.name} sources have ids: give the vocab.txt that the records were made with"
         )
-    usual = DataConfig()
-    for key in _DRAWN_ALREADY:
-        if getattr(data, key) != getattr(usual, key):
+    defaults = DataConfig()
+    for key in _FIXED_BY_RECORDS:
+        if getattr(data, key) != getattr(defaults, key):
             raise ValueError(
                 f"data.{key}={getattr(data, key)!r}: rows and masks of {KIND.name} sources were drawn when the records "
-                f"were made; leave it at {getattr(usual, key)!r}"
+                f"were made; leave it at {getattr(defaults, key)!r}"
             )
 
 
@@ -201,12 +202,12 @@ def _require_sizes(shapes: Mapping[str, RowShape], stages: Sequence[DataConfig])
     for path, shape in shapes.items():
         if shape not in expected:
             raise ValueError(
-                f"{path}: its rows have {shape}, and the run has {'; '.join(keys)}: set these to the sizes of the "
+                f"{path}: its rows have {shape}, and the run has {'; '.join(keys)}; set these to the sizes of the "
                 "records, or leave the file out of data.sources"
             )
     for key, shape in zip(keys, expected, strict=True):
         if shape not in shapes.values():
             raise ValueError(
                 f"{key}: data.sources has no such records, only {', '.join(sorted(map(str, set(shapes.values()))))}; "
-                "add some, or set these keys to those sizes"
+                "add some, or set these keys to a size in data.sources"
             )
