@@ -1,1 +1,1 @@
-"""Tokenizers of every kind, and their training."""
+"""Tokenizers, and their training."""

@@ -1,6 +1,6 @@
-"""The artefact behind every tokenizer, a `tokenizer.json`: checks, surfaces of tokens, and where text may be cut.
+"""The artefact behind every tokenizer, a `tokenizer.json`: checks, token surfaces, and where text may be cut.
 
-Everything is derived from the file, so that text of any tokenizer can be masked by words, spans and n-grams.
+Everything is derived from the file, so that any tokenizer supports masking by words, spans and n-grams.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from bertjax.tokenization.letters import SPACES as LETTER_SPACES
 FILE = "tokenizer.json"
 WORD = "▁"  # SentencePiece's mark for the space before a word
 NUCLEOTIDES = "ACGT"
-ANY_LETTER = "."  # cuts a sequence into its letters
-LETTER_SPACE = f"[{LETTER_SPACES}]+"  # left out of a sequence
+ANY_LETTER = "."  # pattern that splits a sequence into its letters
+LETTER_SPACE = f"[{LETTER_SPACES}]+"  # white space that is removed from a sequence
 
 Artefact = dict[str, Any]  # the JSON of a `tokenizers.Tokenizer`
 
@@ -60,14 +60,14 @@ class _File(TypedDict):
 def read_artefact(content: bytes, origin: str) -> tuple[tokenizers.Tokenizer, Artefact]:
     """Read a `tokenizer.json`: the tokenizer, without truncation and padding, and the file's JSON.
 
-    `origin` names the file in messages. Raises ValueError for a file that the library cannot read, or that would crash
-    it.
+    `origin` is the file's name in messages. Raises ValueError for a file that the library cannot read, or that would
+    crash it.
     """
     document: Artefact = parse_json(content, origin, _File, remedy="it cannot be read as a tokenizer.json")
     check_artefact(document, origin)
     try:
         tokenizer = tokenizers.Tokenizer.from_str(content.decode())
-    except Exception as error:  # the library raises its own class, whatever is wrong
+    except Exception as error:  # the library raises its own class for every error
         raise ValueError(f"{origin}: it cannot be read as a tokenizer.json ({error})") from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -79,7 +79,7 @@ def check_artefact(document: Artefact, origin: str) -> None:
     model = document["model"]
     unknown, pieces = model.get("unk_token"), model.get("vocab")
     if unknown is not None and isinstance(pieces, dict) and unknown not in pieces:
-        raise ValueError(f"{origin}: model.unk_token is {unknown!r}, which its vocabulary lacks; get the file again")
+        raise ValueError(f"{origin}: model.unk_token {unknown!r} is not in the vocabulary; get the file again")
     if model.get("type") == "BPE":
         for key in ("continuing_subword_prefix", "end_of_word_suffix"):
             if mark := model.get(key):
@@ -93,11 +93,11 @@ def check_artefact(document: Artefact, origin: str) -> None:
         except ValueError:
             is_valid = False
         if not is_valid:
-            raise ValueError(f"{origin}: its table of characters (precompiled_charsmap) is damaged; get the file again")
+            raise ValueError(f"{origin}: the character table (precompiled_charsmap) is damaged; get the file again")
 
 
 def steps(document: Mapping[str, Any], part: str) -> list[dict[str, Any]]:
-    """The steps of a `normalizer`, `pre_tokenizer` or `decoder`, flattened; empty without the part."""
+    """The steps of a `normalizer`, `pre_tokenizer` or `decoder`, flattened; empty if the part is missing."""
     inner = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers", "decoder": "decoders"}[part]
 
     def flat(step: Any) -> Iterator[dict[str, Any]]:
@@ -111,7 +111,7 @@ def steps(document: Mapping[str, Any], part: str) -> list[dict[str, Any]]:
 
 
 def is_valid_charsmap(table: bytes) -> bool:
-    """Whether every unit of a double-array trie leads to units and texts of the table, which `tokenizers` ignores.
+    """Whether all offsets in a double-array trie point into its table; `tokenizers` does not check them.
 
     A table is the size of the trie, its units (bit 31: a value; bit 8: has a value; bits 10 to 30 and 9: the offset of
     its children), and the texts that its values point into, as written by sentencepiece with darts-clone.
@@ -131,7 +131,7 @@ def is_valid_charsmap(table: bytes) -> bool:
 
 
 def model_kind(document: Artefact) -> str:
-    """`wordpiece`, `unigram`, `byte_bpe`, `bpe` or `symbols`; else the type's own name."""
+    """Classify the model as `wordpiece`, `unigram`, `byte_bpe`, `bpe` or `symbols`; else return its type."""
     model = str(document["model"].get("type", ""))
     if cuts_sequences(document):
         return "symbols"
@@ -141,15 +141,15 @@ def model_kind(document: Artefact) -> str:
 
 
 def cuts_sequences(document: Artefact) -> bool:
-    """Whether text is a sequence without words: white space is left out of it before anything else."""
+    """Whether text is a sequence without words: the first step removes white space."""
     first = [(step.get("pattern"), step.get("behavior")) for step in steps(document, "pre_tokenizer")[:1]]
     return first == [({"Regex": LETTER_SPACE}, "Removed")]
 
 
 def overlapping_size(document: Artefact, hidden: Collection[str]) -> int:
-    """K, for an artefact of all K-mers of `NUCLEOTIDES` between white space, as DNABERT's; 0 for any other.
+    """Return K if the vocabulary is all K-mers of `NUCLEOTIDES`, separated by white space as in DNABERT, else 0.
 
-    `hidden` are tokens that no text gives.
+    `hidden` are tokens that text never encodes to.
     """
     types = [step.get("type") for step in steps(document, "pre_tokenizer")]
     if document["model"].get("type") != "WordLevel" or types != ["WhitespaceSplit"] or document.get("normalizer"):
@@ -163,9 +163,9 @@ def overlapping_size(document: Artefact, hidden: Collection[str]) -> int:
 
 
 def letter_ids(document: Artefact, hidden: Collection[str]) -> dict[str, int] | None:
-    """Letter -> id, for an artefact whose tokens are the letters of a text without white space; None for any other.
+    """Map letters to ids if the tokens are a text's letters without white space; None for any other artefact.
 
-    `hidden` are tokens that no text gives.
+    `hidden` are tokens that text never encodes to.
     """
     splits = [(step.get("pattern"), step.get("behavior")) for step in steps(document, "pre_tokenizer")]
     added = [token for token in document.get("added_tokens", ()) if token["content"] not in hidden]
@@ -177,9 +177,9 @@ def letter_ids(document: Artefact, hidden: Collection[str]) -> dict[str, int] | 
 
 
 def unknown_token(document: Artefact) -> str | None:
-    """The token for text that the model cannot write; None if it writes everything."""
+    """The token for text that the model cannot encode; None if it encodes everything."""
     model = document["model"]
-    if isinstance(model.get("vocab"), list):  # Unigram, which old files do not name
+    if isinstance(model.get("vocab"), list):  # Unigram; old files lack the type
         number = model.get("unk_id")
         return None if number is None else str(model["vocab"][number][0])
     return model.get("unk_token")
@@ -194,13 +194,13 @@ def is_byte_level(document: Artefact) -> bool:
 
 def byte_letters() -> list[str]:
     """The character for each byte: itself if printable in Latin-1, else the next one from U+0100 on."""
-    prints = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
-    return [chr(byte) if byte in prints else chr(next(others)) for byte in range(0x100)]
+    return [chr(byte) if byte in printable else chr(next(others)) for byte in range(0x100)]
 
 
 def token_surfaces(document: Artefact, tokens: Sequence[str], hidden: Collection[int]) -> list[bytes]:
-    """The text of each token in UTF-8, without marks of a word's beginning or continuation; empty for `hidden`."""
+    """The text of each token in UTF-8, without marks for a word's beginning or continuation; empty for `hidden`."""
     added = {token["content"] for token in document.get("added_tokens", ())}
     prefix = document["model"].get("continuing_subword_prefix") or ""
     byte = {letter: number for number, letter in enumerate(byte_letters())} if is_byte_level(document) else None
@@ -224,15 +224,15 @@ def word_mark(document: Artefact) -> str:
 
 
 def hidden_name(number: int) -> str:
-    """A token name that no text can spell, for `without_tokens`."""
+    """A token name that cannot occur in text, for `without_tokens`."""
     return f"{SEPARATOR}{number}"
 
 
 def without_tokens(document: Artefact, hidden: Mapping[str, int]) -> Artefact:
-    """Change an artefact, keeping its ids, so that no text gives a `hidden` token and no tokens are put around a text.
+    """Change an artefact, keeping its ids, so that text never encodes to `hidden` tokens or gets tokens around it.
 
-    `hidden` maps token -> id; their names get SEPARATOR, which no text has. Other added tokens stay: they are found in
-    text, and the library numbers those outside the model's vocabulary by their order.
+    `hidden` maps token -> id; their new names contain SEPARATOR, which text never does. Other added tokens stay: they
+    are recognised in text, and the library numbers those outside the model's vocabulary by their order.
     """
     names = {token: hidden_name(number) for token, number in hidden.items()}
     model = document["model"] | ({"dropout": None} if "dropout" in document["model"] else {})
@@ -256,12 +256,12 @@ def without_tokens(document: Artefact, hidden: Mapping[str, int]) -> Artefact:
 
 
 def encoding_parts(document: Artefact, roles: Collection[str]) -> Artefact:
-    """The parts of an artefact that determine the ids of text, in which tokens with a role are not found.
+    """The parts of an artefact that determine the ids of text; tokens with a role are not recognised in text.
 
-    Options that are off are left out, so that options added by the library later change nothing.
+    Omits options that are off, so that options which the library adds later do not change the result.
     """
     tables = {key: document["model"].get(key) for key in ("vocab", "merges")}
-    if isinstance(tables["vocab"], list):  # the library misreads the last bit of numbers that it wrote
+    if isinstance(tables["vocab"], list):  # the library changes the last bit of numbers when it reads its own output
         tables["vocab"] = [[token, float(np.float32(score))] for token, score in tables["vocab"]]
     model = {key: value for key, value in document["model"].items() if key not in (*tables, "dropout")}
     added = [token for token in document.get("added_tokens", ()) if token["content"] not in roles]
@@ -287,15 +287,15 @@ class Cut(NamedTuple):
     pattern: re.Pattern[str]  # matches the chunks
     whole: tuple[re.Pattern[str], ...] = ()  # texts that match one of them are not cut
     before: str = ""  # prepended to a text before it is cut
-    is_bert: bool = False  # at BERT's word borders
+    is_bert: bool = False  # cuts at BERT's word borders
 
 
-# Only characters that BERT's normaliser turns into a space. Python's other spaces are control characters, which it
+# Only characters that BERT's normaliser replaces by a space. Python's other spaces are control characters, which it
 # deletes, joining their neighbours.
 _SPACE = "\t\n\r \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
-# Always their own token: ASCII and typographic punctuation, and what BERT treats as Chinese characters. Canonical
-# ordering moves none of them, so that NFD of the parts is NFD of the whole. (google-research/bert also counts U+2B820
-# to U+2B91F as Chinese characters; `tokenizers` does not.)
+# Characters that are always their own token: ASCII and typographic punctuation, and BERT's Chinese characters.
+# Canonical ordering does not move them, so NFD of the parts is NFD of the whole. (google-research/bert also counts
+# U+2B820 to U+2B91F as Chinese characters; `tokenizers` does not.)
 _CHINESE = (
     "\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff"
     "\U00020000-\U0002a6df\U0002a700-\U0002b73f\U0002b740-\U0002b81f\U0002b920-\U0002ceaf\U0002f800-\U0002fa1f"
@@ -304,11 +304,11 @@ _ALONE = f"!-/:-@\\[-`{{-~\u2010-\u2027\u3001-\u3003\u3008-\u3011\uff0c\uff1a\uf
 BERT_CHUNKS = re.compile(f"[^{_SPACE}{_ALONE}{SEPARATOR}]+|[{_ALONE}{SEPARATOR}]")
 _IS_CHINESE = re.compile(f"[{_CHINESE}]")
 
-# GPT-2's pattern ends a word before a single space. How it cuts longer white space depends on what follows, so such a
-# sentence is not cut.
+# GPT-2's pattern ends a word before a single space. How it splits longer white space depends on what follows, so a
+# sentence with longer white space is not cut.
 _BYTE_CHUNKS = re.compile(f" ?[^ {SEPARATOR}]+|{SEPARATOR}")
 _UNCOMMON_SPACE = re.compile(rf"\s\s|[^\S ]|[\x1c-\x1f]|\s(?:{SEPARATOR}|$)")
-# A combining mark after a space forms a grapheme with it, and a table of characters is looked up by graphemes. Letters,
+# A combining mark after a space forms a grapheme with it, and character tables are applied to graphemes. Letters,
 # digits and the punctuation of common scripts are not such marks.
 _NO_MARKS = r"\w!-~\u00a1-\u00bf\u2010-\u2027\u2030-\u205e\u3001-\u3029\u3030\uff01-\uff65"
 _BYTES_BESIDE_MARKS = re.compile(rf"{_UNCOMMON_SPACE.pattern}|(?:^|[ {SEPARATOR}])[^{_NO_MARKS} {SEPARATOR}]")
@@ -328,9 +328,9 @@ def is_chinese(chunk: str) -> bool:
 
 
 def find_cut(document: Artefact, hidden: Collection[str]) -> Cut:
-    """Find where text may be cut: nowhere for an artefact with steps that may not be local.
+    """Find where text may be cut: nowhere if a step of the artefact may depend on context.
 
-    `hidden` are tokens that no text gives.
+    `hidden` are tokens that text never encodes to.
     """
     normalizer, splits = steps(document, "normalizer"), steps(document, "pre_tokenizer")
     types = [step.get("type") for step in splits]
@@ -343,16 +343,16 @@ def find_cut(document: Artefact, hidden: Collection[str]) -> Cut:
         return Cut(BERT_CHUNKS, is_bert=True) if is_bert and splits_words else uncut
     if not all(step.get("type") in _LOCAL_NORMALIZERS or _keeps_spaces(step) for step in normalizer):
         return uncut
-    # A text with an added token of single spaces may be cut within it.
+    # A cut could split an added token that contains single spaces.
     spaced = (" " in token["content"] and not re.search(r"\s\s", token["content"]) for token in added)
     if any(spaced) or any(token["lstrip"] or token["rstrip"] for token in added):
         return uncut
     names = {step.get("type") for step in normalizer}
     if types == ["ByteLevel"] and splits[0].get("use_regex", True) and names <= _WITHOUT_SPACES:
         has_prefix = bool(splits[0].get("add_prefix_space", True))
-        # Deleted marks beside a space leave runs of spaces.
+        # Deleting marks next to spaces leaves runs of spaces.
         whole = _BYTES_BESIDE_MARKS if "StripAccents" in names else _UNCOMMON_SPACE
-        # The library puts no space before added tokens.
+        # The library does not put a space before added tokens.
         return uncut if has_prefix and added else Cut(_BYTE_CHUNKS, (whole,), before=" " * has_prefix)
     if added:
         return uncut
@@ -365,7 +365,7 @@ def find_cut(document: Artefact, hidden: Collection[str]) -> Cut:
 
 
 def _keeps_spaces(step: Mapping[str, Any]) -> bool:
-    """Whether a replacement leaves spaces alone, except runs of them, which the cut at spaces drops anyway."""
+    """Whether a step only replaces text without spaces, or runs of spaces, which the cut at spaces drops anyway."""
     if step.get("type") != "Replace":
         return False
     pattern = step["pattern"].get("String")
@@ -374,6 +374,6 @@ def _keeps_spaces(step: Mapping[str, Any]) -> bool:
     return " " not in pattern + str(step.get("content"))
 
 
-def parsed(tokenizer: tokenizers.Tokenizer) -> Artefact:
-    """Parse the JSON of a tokenizer."""
+def to_document(tokenizer: tokenizers.Tokenizer) -> Artefact:
+    """Convert a tokenizer to its artefact's JSON."""
     return json.loads(tokenizer.to_str())

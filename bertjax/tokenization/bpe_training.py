@@ -1,6 +1,6 @@
 """Train WordPiece and byte-level BPE: repeatedly merge the most frequent pair of adjacent pieces.
 
-The rule is byte-pair encoding (Sennrich et al. 2016). The result depends only on the counts; ties are ordered by the
+This is byte-pair encoding (Sennrich et al. 2016). The result depends only on the counts; ties are ordered by the
 strings. The trainers of `tokenizers` give different ids, and sometimes different pieces, from run to run.
 """
 
@@ -21,9 +21,9 @@ from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import MAX_WORD_CHARACTERS
 
 MIN_PAIR_COUNT = 2
-ALPHABET_COVERAGE = 0.9999  # of the characters; words with other characters become [UNK]
-LARGEST_ALPHABET = 0.25  # of the vocabulary, at most
-SMALL_ALPHABET = 64  # characters that any vocabulary may have
+ALPHABET_COVERAGE = 0.9999  # share of the text's characters; words with other characters become [UNK]
+LARGEST_ALPHABET = 0.25  # largest share of the vocabulary
+SMALL_ALPHABET = 64  # number of characters that is always allowed
 
 _REPORTED_PIECES = 500
 _HEADER = "#version: 0.2"
@@ -32,8 +32,8 @@ _HEADER = "#version: 0.2"
 class Merger:
     """Words as sequences of pieces, with the counts of adjacent pairs, which merges update.
 
-    `continuing` is the prefix of a piece within a word, such as ##. Piece n is written as the character chr(n), so that
-    a word is a string, a pair is a string of two, and merging a pair is `str.replace`.
+    `continuing` is the prefix of a piece within a word, such as ##. Piece n is represented by the character chr(n), so
+    that a word is a string, a pair is a string of two, and merging a pair is `str.replace`.
     """
 
     def __init__(self, letters: list[str], words: list[list[str]], counts: list[int], continuing: str) -> None:
@@ -45,12 +45,12 @@ class Merger:
         self._words = ["".join(map(self._symbol.__getitem__, word)) for word in words]
         self._counts = counts
         self._pair_counts: defaultdict[str, int] = defaultdict(int)
-        self._word_numbers: defaultdict[str, set[int]] = defaultdict(set)  # words that have, or had, the pair
+        self._word_numbers: defaultdict[str, set[int]] = defaultdict(set)  # words that have or had the pair
         for number, word in enumerate(self._words):
             for pair in _pairs(word):
                 self._pair_counts[pair] += counts[number]
                 self._word_numbers[pair].add(number)
-        # The heap is lazy: an outdated entry is corrected when it is popped.
+        # The heap is lazy: outdated entries are corrected when they are popped.
         self._heap = [self._entry(pair) for pair in self._pair_counts]
         heapq.heapify(self._heap)
 
@@ -77,9 +77,9 @@ class Merger:
 
     def _merge(self, pair: str) -> None:
         left, right = pair
-        spelled = self.pieces[ord(left)], self.pieces[ord(right)]
-        self.merges.append(spelled)
-        merged = self._piece(spelled[0] + spelled[1].removeprefix(self._continuing))
+        first, second = self.pieces[ord(left)], self.pieces[ord(right)]
+        self.merges.append((first, second))
+        merged = self._piece(first + second.removeprefix(self._continuing))
         changes: defaultdict[str, int] = defaultdict(int)
         for number in self._word_numbers.pop(pair):
             old, count = self._words[number], self._counts[number]
@@ -87,7 +87,7 @@ class Merger:
             if at < 0:
                 continue
             new = self._words[number] = old.replace(pair, merged)
-            if len(old) - len(new) == 1:  # then only the neighbours' pairs change
+            if len(old) - len(new) == 1:  # one occurrence: only the pairs with its neighbours change
                 before = at - 1 if at else 0
                 old, new = old[before : at + 3], new[before : at + 2]
             for removed in _pairs(old):
@@ -102,7 +102,7 @@ class Merger:
         del self._pair_counts[pair]
 
     def _piece(self, piece: str) -> str:
-        """The symbol of a piece, new or not: two pairs can spell the same piece."""
+        """The symbol of a piece, which may exist already, as different pairs can spell the same piece."""
         if piece not in self._symbol:
             self._symbol[piece] = chr(len(self.pieces))
             self.pieces.append(piece)
@@ -114,7 +114,7 @@ def _pairs(word: str) -> Iterator[str]:
 
 
 def count_words(texts: Iterable[str], rules: TextRules) -> Counter[str]:
-    """Count the words of texts after BERT's normalisation and splitting, without overlong ones."""
+    """Count the words of texts after BERT's normalisation and splitting, without overlong words."""
     chunks: Counter[str] = Counter()
     for text in texts:
         chunks.update(BERT_CHUNKS.findall(text))
@@ -136,8 +136,8 @@ def train_wordpiece(
     """Train a vocabulary: special tokens, the alphabet, then merged pieces, most frequent first.
 
     Equal counts are ordered by the strings, so the result depends only on the counts. The alphabet takes a limited
-    share of the vocabulary; if no pair occurs twice any more, further characters fill it. The result is shorter than
-    `vocab_size` if there are too few. `progress` gets (pieces done, pieces in all). Raises ValueError if there are no
+    share of the vocabulary; if no pair occurs twice any more, more characters are added. The result is shorter than
+    `vocab_size` if there are too few. `progress` is called with (pieces done, total). Raises ValueError if there are no
     words, or no room for merges.
     """
     if not word_counts:
@@ -155,8 +155,8 @@ def train_wordpiece(
 def _merge_words(
     word_counts: Mapping[str, int], alphabet: list[str], vocab_size: int, progress: Callable[[int, int], None]
 ) -> tuple[Merger, int]:
-    """Merge the words of an alphabet. Returns the merger and the number of single-character pieces."""
-    # A word with a character outside the vocabulary becomes [UNK] whatever its other pieces are.
+    """Merge the pieces of words in an alphabet. Returns the merger and the number of single-character pieces."""
+    # A word with a character outside the vocabulary becomes [UNK] in any case.
     characters = set(alphabet)
     words = [word for word in word_counts if characters.issuperset(word)]
     splits = [_split(word) for word in words]
@@ -177,7 +177,7 @@ def _split(word: str) -> list[str]:
 
 
 def _frequent_characters(word_counts: Mapping[str, int]) -> list[str]:
-    """The characters that cover nearly all text, most frequent first; equal counts go by code point."""
+    """The characters that cover nearly all text, most frequent first; equal counts are ordered by code point."""
     characters: Counter[str] = Counter()
     for word, count in word_counts.items():
         for character in word:
@@ -194,7 +194,7 @@ def _frequent_characters(word_counts: Mapping[str, int]) -> list[str]:
 def _largest_alphabet(word_counts: Mapping[str, int], ranked: list[str], most: int) -> list[str]:
     """The longest prefix of `ranked` whose words have at most `most` single-character pieces."""
     ranks = {character: rank for rank, character in enumerate(ranked)}
-    needed: dict[str, int] = {}  # piece -> the rank that the alphabet must include for it to occur
+    needed: dict[str, int] = {}  # piece -> the rank up to which the alphabet must reach for it to occur
     for word in word_counts:
         rank = max(ranks.get(character, len(ranked)) for character in word)
         for piece in _split(word):
@@ -205,9 +205,10 @@ def _largest_alphabet(word_counts: Mapping[str, int], ranked: list[str], most: i
 def train_byte_level(
     word_counts: Mapping[str, int], vocab_size: int, rules: TextRules, progress: Callable[[int, int], None]
 ) -> ByteLevelBPE:
-    """Train a byte-level BPE on `count_spaced_words`; shorter than `vocab_size` if no pair occurs twice any more.
+    """Train a byte-level BPE on the counts of `count_spaced_words`.
 
-    Raises ValueError if there are no words, or no room for merges.
+    Stops before `vocab_size` if no pair occurs twice any more. Raises ValueError if there are no words, or no room for
+    merges.
     """
     if not word_counts:
         raise ValueError("vocabulary: the text has no words to train on; is data.sources right?")
@@ -219,7 +220,7 @@ def train_byte_level(
     words = _in_bytes(word_counts, rules)
     merger = Merger(letters, [list(word) for word in words], list(words.values()), continuing="")
     merger.merge_all(room, progress)
-    # RoBERTa's come first, except the mask; ModernBERT's come last.
+    # RoBERTa's special tokens come first, except the mask; ModernBERT's come last.
     first = special[:-1] if rules.special_tokens == "<s>" else []
     tokens = [*first, *merger.pieces, *special[len(first) :]]
     vocabulary = json.dumps({token: number for number, token in enumerate(tokens)}, ensure_ascii=False)
@@ -228,13 +229,13 @@ def train_byte_level(
 
 
 def _in_bytes(word_counts: Mapping[str, int], rules: TextRules) -> dict[str, int]:
-    """Split words as byte-level BPE does: runs of letters, digits or others, in bytes.
+    """Split words into runs of letters, digits or other characters, in bytes, as byte-level BPE does.
 
     Each word follows a space, like all words of a text except, without `prefix_space`, the first.
     """
     normalize, cut = byte_level.normalizer(rules).normalize_str, pre_tokenizers.ByteLevel(add_prefix_space=True)
-    words: Counter[str] = Counter()
+    runs: Counter[str] = Counter()
     for word in sorted(word_counts):
-        for stretch, _ in cut.pre_tokenize_str(normalize(word)):
-            words[stretch] += word_counts[word]
-    return words
+        for run, _ in cut.pre_tokenize_str(normalize(word)):
+            runs[run] += word_counts[word]
+    return runs

@@ -1,7 +1,7 @@
 """Byte-level BPE (Radford et al. 2019; RoBERTa): text as bytes, so that no character is unknown.
 
-With `prefix_space` a text begins with a space, so that a word is spelled the same in every position. The published
-RoBERTa has it off: the first word of a text has no space before it, and the first word of a later sentence has one.
+With `prefix_space` a text begins with a space, so that a word has the same spelling in every position. The published
+RoBERTa has it off: the first word of a text has no space before it, but the first word of a later sentence has one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bertjax.storage.json_documents import Count, parse_json
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer, with_roles
 
 VOCABULARY_FILE, MERGES_FILE = "vocab.json", "merges.txt"
-# By `TextRules.special_tokens`, in the order of their ids after training.
+# By `TextRules.special_tokens`, in the order of the ids after training
 SPECIAL_TOKENS = {
     "<s>": {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"},
     "[CLS]": {"unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "pad": "[PAD]", "mask": "[MASK]"},
@@ -27,7 +27,7 @@ SPECIAL_TOKENS = {
 def special_ids(ids: Mapping[str, int], rules: TextRules, origin: str, place: str) -> dict[str, int]:
     """Ids of the special tokens by role. Raises ValueError if the vocabulary lacks one.
 
-    `origin` names the files in messages, `place` the part that should have the tokens.
+    In messages, `origin` names the files, and `place` the part that should have the tokens.
     """
     names = SPECIAL_TOKENS[rules.special_tokens]
     missing = [name for name in names.values() if name not in ids]
@@ -42,15 +42,17 @@ class ByteLevelBPE(Tokenizer):
     """The tokenizer of RoBERTa's `vocab.json` and `merges.txt`."""
 
     def __init__(self, vocabulary: bytes, merges: bytes, rules: TextRules, origin: str = "byte-level BPE") -> None:
-        """Read the bytes of both files; `origin` names them in messages.
+        """Parse the contents of both files; `origin` names them in messages.
 
-        Raises ValueError if a file cannot be read, they do not fit, or a special token is missing.
+        Raises ValueError if a file is invalid, they do not match, or a special token is missing.
         """
         ids = _read_vocabulary(vocabulary, origin)
         pairs = _read_merges(merges, ids, origin)
         special = special_ids(ids, rules, origin, f"in {VOCABULARY_FILE}")
         if rules.unknown != "words":
-            raise ValueError(f"data.unknown={rules.unknown!r}: {origin} writes every byte; the option is for WordPiece")
+            raise ValueError(
+                f"data.unknown={rules.unknown!r}: {origin} encodes every byte; the option is for WordPiece"
+            )
         backend = tokenizers.Tokenizer(models.BPE(ids, pairs))
         if rules.strip_accents or rules.lowercase:
             backend.normalizer = normalizer(rules)
@@ -61,7 +63,7 @@ class ByteLevelBPE(Tokenizer):
 
     @classmethod
     def load(cls, path: Path, rules: TextRules) -> ByteLevelBPE:
-        """Read `vocab.json` and the `merges.txt` next to it. Raises ValueError like the class."""
+        """Read `vocab.json` and the `merges.txt` next to it. Raises ValueError like the constructor."""
         merges = path.with_name(MERGES_FILE)
         if not merges.is_file():
             raise ValueError(f"byte-level BPE {path}: no {MERGES_FILE} next to it; both are needed")
@@ -69,7 +71,7 @@ class ByteLevelBPE(Tokenizer):
 
 
 def normalizer(rules: TextRules) -> normalizers.Normalizer:
-    """The normaliser of accents and case by the rules; RoBERTa changes neither."""
+    """Make the normaliser of accents and case; RoBERTa changes neither."""
     steps: list[normalizers.Normalizer] = []
     if rules.strip_accents:
         steps += [normalizers.NFD(), normalizers.StripAccents()]
@@ -79,7 +81,7 @@ def normalizer(rules: TextRules) -> normalizers.Normalizer:
 
 
 def _read_vocabulary(content: bytes, origin: str) -> dict[str, int]:
-    """Token -> id in order of the ids. Raises ValueError unless the ids count from 0 without gaps."""
+    """Map tokens to ids, in order of the ids. Raises ValueError unless the ids count from 0 without gaps."""
     reason = "it does not number its tokens from 0 without gaps"
     ids: dict[str, int] = parse_json(content, f"{origin}: {VOCABULARY_FILE}", dict[str, Count], remedy=reason)
     if sorted(ids.values()) != list(range(len(ids))):

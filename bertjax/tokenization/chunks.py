@@ -1,6 +1,6 @@
 """Encode text by chunks: `tokenizers` encodes each distinct chunk once, and repeated chunks are looked up.
 
-That is several times as fast as the library alone, and exact if a chunk's ids do not depend on its neighbours, which
+This is several times as fast as the library alone, and exact if a chunk's ids do not depend on its neighbours, which
 each kind of tokenizer ensures by its pattern.
 """
 
@@ -18,9 +18,9 @@ SEPARATOR = "\0"  # between sentences; dropped from text that is cut
 
 _BOUNDARY = 0xFFFFFFFF
 _CACHED_CHUNKS = 1 << 19
-_CHUNKS_WITH_OFFSETS, _CHARACTERS_WITH_OFFSETS = 1 << 16, 64  # longer ones rarely recur
-_TOGETHER = 1 << 10  # chunks per text given to the tokenizer
-_CACHED_CHARACTERS = 1 << 24  # of all chunks; without spaces between words, a chunk is a sentence
+_CHUNKS_WITH_OFFSETS, _CHARACTERS_WITH_OFFSETS = 1 << 16, 64  # cache of offsets; longer chunks rarely recur
+_JOINED_CHUNKS = 1 << 10
+_CACHED_CHARACTERS = 1 << 24  # limits memory: without spaces between words, a chunk is a sentence
 
 
 class ChunkEncoder:
@@ -29,10 +29,10 @@ class ChunkEncoder:
     Args of the constructor:
         pattern: Matches the chunks; SEPARATOR is one.
         whole: A sentence that matches one of these is encoded uncut.
-        before: Prepended to each sentence; methods accept others.
+        before: Prepended to each sentence; methods can override it.
         correct: (chunk, its ids) -> its corrected ids.
-        between: A special token and its id that no chunk contains and that the tokenizer cuts text at. Chunks are then
-            encoded many at a time, which is six times as fast.
+        between: A special token, with its id, that is not in any chunk and at which the tokenizer cuts text. It allows
+            encoding many chunks in one call, which is six times as fast.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ChunkEncoder:
         `before` is prepended to each sentence instead of the encoder's own.
         """
         chunks = self.cut(sentences, before)
-        self._learn(chunks)
+        self._fill_cache(chunks)
         ids = np.frombuffer(b"".join(map(self._known.__getitem__, chunks)), np.uint32)
         boundaries = np.flatnonzero(ids == _BOUNDARY)
         ends = np.append(boundaries - np.arange(len(boundaries)), len(ids) - len(boundaries))
@@ -81,7 +81,7 @@ class ChunkEncoder:
         for sentence, space in zip(sentences, before or [self._before] * len(sentences), strict=True):
             text = space + sentence if sentence else ""  # an empty sentence gets no space
             as_one = any(pattern.search(text) for pattern in self._whole)
-            # The tokenizer prepends its own space.
+            # The tokenizer prepends a space itself.
             chunks += [text.removeprefix(self._before)] if as_one else self._pattern.findall(text)
             chunks.append(SEPARATOR)
         return chunks[:-1]
@@ -100,23 +100,23 @@ class ChunkEncoder:
 
     def _chunk_offsets(self, chunk: str) -> list[tuple[int, int]]:
         offsets = self._tokenizer.encode(chunk, add_special_tokens=False).offsets
-        # If `correct` changed the number of tokens, each of them stands for the whole chunk.
+        # If `correct` changed the number of tokens, each token gets the span of the whole chunk.
         return offsets if len(offsets) == self.size(chunk) else [(0, len(chunk))] * self.size(chunk)
 
     def size(self, chunk: str) -> int:
-        """The number of tokens of a chunk."""
+        """The number of tokens in a chunk."""
         if chunk not in self._known:
-            self._learn([chunk])
+            self._fill_cache([chunk])
         return len(self._known[chunk]) // 4
 
-    def _learn(self, chunks: Iterable[str]) -> None:
-        """Encode the uncached chunks; clears the cache if it is too large."""
+    def _fill_cache(self, chunks: Iterable[str]) -> None:
+        """Encode the uncached chunks; first empties the cache if it is too large."""
         if not self._known or len(self._known) > _CACHED_CHUNKS or self._characters > _CACHED_CHARACTERS:
             self._characters = 0
             self._known = {SEPARATOR: np.uint32(_BOUNDARY).tobytes()}
         unknown = [chunk for chunk in set(chunks) if chunk not in self._known]
         try:
-            encoded = self._together(unknown) if self._between else self._one_by_one(unknown)
+            encoded = self._encode_joined(unknown) if self._between else self._encode_separately(unknown)
         except (TypeError, UnicodeEncodeError):
             broken = next(c for c in unknown if any("\ud800" <= character <= "\udfff" for character in c))
             raise ValueError(
@@ -128,16 +128,16 @@ class ChunkEncoder:
             encoded = [np.array(ids, np.uint32).tobytes() for ids in map(self._correct, unknown, original)]
         self._known.update(zip(unknown, encoded, strict=True))
 
-    def _one_by_one(self, chunks: Sequence[str]) -> list[bytes]:
+    def _encode_separately(self, chunks: Sequence[str]) -> list[bytes]:
         """The ids of each chunk, as bytes of uint32."""
         encodings = self._tokenizer.encode_batch_fast(chunks, add_special_tokens=False)
         return [np.array(encoding.ids, np.uint32).tobytes() for encoding in encodings]
 
-    def _together(self, chunks: Sequence[str]) -> list[bytes]:
-        """Like `_one_by_one`, from texts of many chunks with the special token between them."""
+    def _encode_joined(self, chunks: Sequence[str]) -> list[bytes]:
+        """Like `_encode_separately`, but encodes many chunks as one text, with the special token between them."""
         assert self._between is not None
         token, number = self._between
-        groups = [chunks[first : first + _TOGETHER] for first in range(0, len(chunks), _TOGETHER)]
+        groups = [chunks[first : first + _JOINED_CHUNKS] for first in range(0, len(chunks), _JOINED_CHUNKS)]
         texts = [token.join(group) for group in groups]
         encoded: list[bytes] = []
         for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False):

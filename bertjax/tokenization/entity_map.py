@@ -1,4 +1,4 @@
-"""A map from words that a WordPiece vocabulary cannot write to tokens of entities.
+"""A map from words that a WordPiece vocabulary cannot encode to tokens of entities.
 
 It applies after the vocabulary's pieces, characters and added words, and before [UNK].
 """
@@ -22,8 +22,8 @@ FILE = "entity_map.tsv"  # next to the vocabulary: a surface form, a tab and a t
 def parse(content: bytes, origin: str) -> dict[str, str]:
     """Parse a file into surface form -> token; `origin` names it in messages.
 
-    Raises ValueError naming the line if it is not UTF-8, does not have two parts or repeats a surface form, and if
-    there is no line.
+    Raises ValueError with the line number if a line is not UTF-8, does not have two parts or repeats a surface form,
+    and if there are no lines.
     """
     table = read_table(
         content,
@@ -42,17 +42,17 @@ def map_words(
     normalize: Callable[[str], str],
     origin: str,
 ) -> dict[str, int]:
-    """Normalised word -> id of its entity's token, for the surface forms of a map.
+    """Map the normalised words of surface forms to the ids of their entities' tokens.
 
-    Raises ValueError naming the surface form if it is not one word, if its token is missing from the vocabulary,
-    special or several words, or if another surface form maps the same word to another token.
+    Raises ValueError with the surface form if it is not one word, if its token is missing from the vocabulary, special
+    or several words, or if another surface form maps the same word to another token.
     """
     cut = pre_tokenizers.BertPreTokenizer()
     word_ids: dict[str, int] = {}
     for surface, token in tokens.items():
         entry = f"{origin}: {surface!r} -> {token!r}"
         if token not in ids or ids[token] in special:
-            raise ValueError(f"{entry}: the vocabulary has no such token, or it is a special one; add it to vocab.txt")
+            raise ValueError(f"{entry}: the token is special or not in the vocabulary; add one to vocab.txt")
         if len(cut.pre_tokenize_str(token)) != 1:
             raise ValueError(f"{entry}: the token has a space or a punctuation mark; rename it in vocab.txt")
         words = [word for word, _ in cut.pre_tokenize_str(normalize(surface))]
@@ -63,8 +63,8 @@ def map_words(
     return word_ids
 
 
-def replacing(normalizer: normalizers.Normalizer, tokens: Mapping[str, str]) -> normalizers.Normalizer:
-    """A normaliser that also replaces whole words by tokens; `tokens` maps normalised word -> token."""
+def with_replacements(normalizer: normalizers.Normalizer, tokens: Mapping[str, str]) -> normalizers.Normalizer:
+    """Extend a normaliser to also replace whole words by tokens; `tokens` maps normalised word -> token."""
     patterns: dict[str, list[str]] = {}
     for word, token in tokens.items():
         patterns.setdefault(token, []).append("".join(f"\\x{{{ord(character):X}}}" for character in word))
@@ -79,7 +79,7 @@ def replacing(normalizer: normalizers.Normalizer, tokens: Mapping[str, str]) -> 
 
 @lru_cache(maxsize=1)
 def _between_words() -> str:
-    """The characters that end a word, for a regular expression: white space and BERT's punctuation."""
+    """A regular expression's class of characters that end a word: white space and BERT's punctuation."""
     cut = pre_tokenizers.BertPreTokenizer()
     marks = [
         chr(point)

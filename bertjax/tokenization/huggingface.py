@@ -1,8 +1,8 @@
-"""Read the tokenizer of a folder in Hugging Face's layout, by transformers' own rules.
+"""Read the tokenizer of a folder in Hugging Face's layout, with transformers as the reference.
 
 The meaning of a folder depends on classes, keys and files (`tokenizer.json`, `tokenizer_config.json`, legacy
-vocabularies, added tokens). transformers is the reference, so its AutoTokenizer reads the folder, and its backend is
-the artefact. Without transformers (`pip install 'bertjax[hf]'`) only folders that need none of its rules are read.
+vocabularies, added tokens). So transformers' AutoTokenizer reads the folder, and its backend is the artefact. Without
+transformers (`pip install 'bertjax[hf]'`), only folders whose meaning does not depend on its rules can be read.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ FILES = (
     "entity_map.tsv",
 )
 _VOCABULARIES = tuple(name for name in FILES if name.endswith((".model", "tokenizer.json", "vocab.txt", "vocab.json")))
-_FROM_FILE = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes that read everything from tokenizer.json
+_FROM_FILE = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes that use only tokenizer.json
 _FROM_FILE_KEYS = {
     *("tokenizer_class", "do_lower_case", "strip_accents", "model_input_names", "model_max_length", "name_or_path"),
     *("clean_up_tokenization_spaces", "padding_side", "truncation_side"),
 }
 _BERT = ("BertTokenizer", "BertTokenizerFast")
 _BERT_KEYS = {"do_lower_case", "strip_accents", "tokenizer_class", "model_max_length", "name_or_path"}
-_SYMBOL_READERS = {"EsmTokenizer": symbols.read_esm_vocabulary}  # classes that run in Python, as artefacts
-_BYTES_LEFT_OUT = "spm.model"  # DebertaV2Tokenizer's
+_SYMBOL_READERS = {"EsmTokenizer": symbols.read_esm_vocabulary}  # classes implemented in Python -> artefacts
+_IGNORED_BYTES = "spm.model"  # DebertaV2Tokenizer's file, whose byte pieces transformers ignores
 _INSTALL = "pip install 'bertjax[hf]'"
 
 
 def read_folder(folder: Path, model_type: str = "") -> Tokenizer:
-    """Read the tokenizer that AutoTokenizer makes of a folder.
+    """Read the tokenizer that AutoTokenizer makes from a folder.
 
-    `model_type` is transformers' name of the model, for a folder whose config lacks it. Raises ValueError naming the
-    folder if the tokenizer cannot be read, lacks a special token, or runs in Python.
+    `model_type` is transformers' name of the model, for a folder whose config lacks it. Raises ValueError with the
+    folder's name if the tokenizer cannot be read, lacks a special token, or is implemented in Python.
     """
     origin = f"hf:{folder}"
     folder = folder.expanduser()
@@ -71,23 +71,23 @@ def read_folder(folder: Path, model_type: str = "") -> Tokenizer:
         ):
             return make_tokenizer(content, config | _read_object(folder / ROLES_FILE), f"tokenizer {path}")
         artefact.read_artefact(content, f"tokenizer {path}")  # transformers checks less
-    elif (pieces := _pieces_with_bytes(folder, config)) is not None:
+    elif (pieces := _read_byte_fallback(folder, config)) is not None:
         return pieces
     elif (path := folder / wordpiece.VOCABULARY_FILE).is_file():
         wordpiece.require_distinct(wordpiece.read_tokens(path), f"vocabulary {path}")
         if read_whole(path).startswith(codecs.BOM_UTF8):
             raise ValueError(f"vocabulary {path}: it begins with a byte order mark (BOM); save it as UTF-8 without one")
-    read_symbols = _SYMBOL_READERS.get(str(config.get("tokenizer_class")))  # the file may have any value there
+    read_symbols = _SYMBOL_READERS.get(str(config.get("tokenizer_class")))  # str, as the file may hold any type
     if read_symbols and (folder / wordpiece.VOCABULARY_FILE).is_file():
         return read_symbols(wordpiece.read_tokens(folder / wordpiece.VOCABULARY_FILE), origin)
     if importlib.util.find_spec("transformers") is None:
         return _read_bert_vocabulary(folder, config)
-    tokenizer = _by_transformers(folder, model_type, origin)
+    tokenizer = _load_with_transformers(folder, model_type, origin)
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         raise ValueError(
-            f"{origin}: {type(tokenizer).__name__} runs in Python and has no {artefact.FILE}; use a model whose "
-            "tokenizer has one"
+            f"{origin}: {type(tokenizer).__name__} is implemented in Python and has no {artefact.FILE}; use a model "
+            "whose tokenizer has one"
         )
     backend.no_truncation()
     backend.no_padding()
@@ -116,10 +116,10 @@ def read_vocabulary(source: str) -> Tokenizer:
 
 
 def provide_sentencepiece_messages() -> None:
-    """Let transformers read `.model` files beside TensorFlow.
+    """Let transformers read `.model` files when TensorFlow is installed.
 
     transformers imports the messages of the sentencepiece package, whose generated code needs a newer protobuf than
-    TensorFlow allows; it also has those messages for older versions.
+    TensorFlow allows. Substitutes transformers' own messages for older versions.
     """
     name = "sentencepiece.sentencepiece_model_pb2"
     try:
@@ -128,8 +128,8 @@ def provide_sentencepiece_messages() -> None:
         sys.modules[name] = importlib.import_module("transformers.utils.sentencepiece_model_pb2_new")
 
 
-def _by_transformers(folder: Path, model_type: str, origin: str) -> Any:
-    # At import it warns that torch is missing, which a tokenizer does not need.
+def _load_with_transformers(folder: Path, model_type: str, origin: str) -> Any:
+    # At import, transformers warns that torch is missing, which a tokenizer does not need.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     from transformers import AutoConfig, AutoTokenizer, BertTokenizer
 
@@ -137,31 +137,31 @@ def _by_transformers(folder: Path, model_type: str, origin: str) -> Any:
     own_type = _read_object(folder / "config.json").get("model_type")
     options = {} if own_type or not model_type else {"config": AutoConfig.for_model(model_type)}
     try:
-        # Code of a folder is never run.
+        # Never run code from the folder.
         tokenizer = AutoTokenizer.from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False, **options
         )
         readable = [artefact.FILE, *type(tokenizer).vocab_files_names.values()]
         if not any((folder / name).is_file() for name in readable):
-            # transformers makes an empty vocabulary if a class finds none of its files.
+            # transformers makes an empty vocabulary if all files of a class are missing.
             if not (folder / "vocab.txt").is_file():
                 raise ValueError(f"no {' and no '.join(dict.fromkeys(readable))}")
             tokenizer = BertTokenizer.from_pretrained(str(folder), local_files_only=True)
-    except Exception as error:  # classes raise whatever their files lead to
+    except Exception as error:  # the classes raise many types
         reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise ValueError(f"{origin}: transformers cannot read its tokenizer: {reason}") from None
     return tokenizer
 
 
-def _pieces_with_bytes(folder: Path, config: Mapping[str, Any]) -> Tokenizer | None:
-    """Read a SentencePiece model that falls back to bytes, such as DeBERTa v3's. Returns None for any other folder.
+def _read_byte_fallback(folder: Path, config: Mapping[str, Any]) -> Tokenizer | None:
+    """Read a SentencePiece model with byte fallback, such as DeBERTa v3's. Returns None for any other folder.
 
-    sentencepiece is the reference: models learned its ids. transformers 5 leaves out the bytes and the model's
-    normalisation. Every model is checked, since transformers does not.
+    The reference is sentencepiece, with whose ids the published models were trained; transformers 5 ignores the bytes
+    and the model's normalisation. Every `.model` file is validated, because transformers does not.
     """
     for path in sorted(folder.glob("*.model")):
         content, origin = read_whole(path), f"SentencePiece model {path}"
-        if sentencepiece.read_model(content, origin).trainer_spec.byte_fallback and path.name == _BYTES_LEFT_OUT:
+        if sentencepiece.read_model(content, origin).trainer_spec.byte_fallback and path.name == _IGNORED_BYTES:
             rules = TextRules(lowercase=bool(config.get("do_lower_case")), strip_accents=False)
             pieces = sentencepiece.SentencePiece(content, rules, origin)
             return make_tokenizer(pieces.backend.to_str().encode(), pieces.role_tokens, origin)
@@ -169,20 +169,20 @@ def _pieces_with_bytes(folder: Path, config: Mapping[str, Any]) -> Tokenizer | N
 
 
 def unlike_transformers(folder: Path) -> str | None:
-    """Why the ids of a folder's tokenizer differ from transformers'; None if they do not."""
-    if (folder / artefact.FILE).is_file() or _pieces_with_bytes(folder, _read_object(folder / CONFIG_FILE)) is None:
+    """Explain why the ids of a folder's tokenizer differ from transformers'; None if they do not."""
+    if (folder / artefact.FILE).is_file() or _read_byte_fallback(folder, _read_object(folder / CONFIG_FILE)) is None:
         return None
-    return f"transformers reads {_BYTES_LEFT_OUT} without its bytes, and sentencepiece, as here, with them"
+    return f"transformers ignores the byte pieces of {_IGNORED_BYTES}, unlike sentencepiece and bertjax"
 
 
 def _read_bert_vocabulary(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
-    """Read a folder with only BERT's `vocab.txt`, like transformers. Raises ValueError for any other folder."""
+    """Read a folder that has only BERT's `vocab.txt`, like transformers. Raises ValueError for any other folder."""
     path = folder / wordpiece.VOCABULARY_FILE
     names = {file.name for file in folder.iterdir()} & {*FILES}
     is_plain = config.get("tokenizer_class", _BERT[0]) in _BERT and config.keys() <= _BERT_KEYS
     if not is_plain or not names <= {path.name, CONFIG_FILE} or not path.is_file():
         raise ValueError(
-            f"hf:{folder}: transformers defines what the files of its tokenizer mean, and is not installed; {_INSTALL}"
+            f"hf:{folder}: reading its tokenizer requires transformers, which is not installed; {_INSTALL}"
         )
     lowercase, accents = config.get("do_lower_case", True), config.get("strip_accents")
     rules = TextRules(bool(lowercase), bool(lowercase if accents is None else accents))
@@ -192,7 +192,7 @@ def _read_bert_vocabulary(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object; empty if there is no file."""
+    """Read a JSON object; empty if the file is missing."""
     if not path.is_file():
         return {}
     return parse_json(read_whole(path), str(path), dict[str, Any], remedy="get the file again")

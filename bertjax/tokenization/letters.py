@@ -1,4 +1,4 @@
-"""Encode sequences by tables of letters: the ids of the artefact, a hundred times as fast, or of overlapping k-mers."""
+"""Encode sequences with tables of letters, a hundred times as fast as the artefact; also as overlapping k-mers."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import numpy as np
 
 from bertjax.tokenization.chunks import SEPARATOR
 
-SPACES = " \t\n\r\x0b\x0c"  # between letters, left out
+SPACES = " \t\n\r\x0b\x0c"  # removed from sequences
 
 
 class LetterEncoder:
-    """Encodes sentences like `ChunkEncoder`, for an artefact that cuts text into letters."""
+    """Encodes sentences like `ChunkEncoder`, for an artefact that splits text into letters."""
 
     def __init__(self, ids: Mapping[str, int], unknown: int) -> None:
-        """`ids` are those of the letters; any other letter gets the id `unknown`."""
-        self._ids = np.full(max(map(ord, (*ids, *SPACES))) + 2, unknown, np.uint32)  # the last is for all others
+        """`ids` maps letters to ids; any other letter gets the id `unknown`."""
+        self._ids = np.full(max(map(ord, (*ids, *SPACES))) + 2, unknown, np.uint32)  # last entry: all other characters
         self._is_letter = np.ones(len(self._ids), bool)
         for letter, number in ids.items():
             self._ids[ord(letter)] = number
@@ -46,7 +46,7 @@ class LetterEncoder:
         return np.stack([places, places + 1], axis=1)
 
     def _points(self, text: str) -> np.ndarray:
-        """The place of each character in the table."""
+        """The index of each character in the table."""
         if text.isascii():
             points = np.frombuffer(text.encode(), np.uint8)
             return points if len(self._ids) > 128 else np.minimum(points, len(self._ids) - 1)
@@ -61,13 +61,13 @@ class LetterEncoder:
 
 
 class OverlappingEncoder:
-    """Encodes sentences like `ChunkEncoder`, each as its overlapping k-mers, one for each letter but the last k - 1.
+    """Encodes sentences like `ChunkEncoder`, as overlapping k-mers: one for each letter but the last k - 1.
 
-    A k-mer with another letter is the unknown token, and so is a sentence of fewer than k letters.
+    A k-mer with an unknown letter becomes the unknown token, and so does a sentence of fewer than k letters.
     """
 
     def __init__(self, ids: Mapping[str, int], unknown: int, letters: str, size: int) -> None:
-        """`ids` has all k-mers of `letters`, of `size` letters each."""
+        """`ids` maps all k-mers of `letters`, each of `size` letters, to ids."""
         self._size, self._unknown, self._base = size, unknown, len(letters)
         self._digits = LetterEncoder({letter: number for number, letter in enumerate(letters)}, len(letters))
         kmers = itertools.product(letters, repeat=size)

@@ -1,4 +1,4 @@
-"""Load a tokenizer from its files, whose names identify its kind."""
+"""Load a tokenizer from its files, whose names determine its kind."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _KINDS: dict[str, Callable[[Path, TextRules], Tokenizer]] = {
     artefact.FILE: lambda path, _: load_artefact(path),
 }
 VOCABULARY_FILES = tuple(_KINDS)
-# Files that may accompany a vocabulary.
+# Files that may accompany a vocabulary
 COMPANIONS = (byte_level.MERGES_FILE, entity_map.FILE, ROLES_FILE, "tokenizer_config.json")
 _BY_SUFFIX = {Path(name).suffix: load for name, load in _KINDS.items() if name != artefact.FILE}
 
-# Names of special tokens in order of preference, for an artefact without `special_tokens_map.json`.
+# Names of special tokens in order of preference, for an artefact without `special_tokens_map.json`
 _NAMES = {
     "pad": ("[PAD]", "<pad>", "<|pad|>"),
     "unk": ("[UNK]", "<unk>"),
@@ -31,7 +31,7 @@ _NAMES = {
     "sep": ("[SEP]", "<sep>", "</s>", "<eos>", "<|end_of_text|>"),
     "mask": ("[MASK]", "<mask>", "<|mask|>"),
 }
-# Keys of a special_tokens_map.json or tokenizer_config.json by role, in order of preference.
+# Keys of a special_tokens_map.json or tokenizer_config.json by role, in order of preference
 _KEYS = {role: (f"{role}_token",) for role in ROLES} | {
     "cls": ("cls_token", "bos_token"),
     "sep": ("sep_token", "eos_token"),
@@ -39,7 +39,7 @@ _KEYS = {role: (f"{role}_token",) for role in ROLES} | {
 
 
 def files_with(name: str) -> tuple[str, ...]:
-    """The names of all files that a vocabulary with the file `name` must have, that one first."""
+    """The names of all files that a vocabulary with the file `name` must have, beginning with `name`."""
     if name == byte_level.MERGES_FILE:
         return name, byte_level.VOCABULARY_FILE
     is_bytes = name != artefact.FILE and Path(name).suffix == Path(byte_level.VOCABULARY_FILE).suffix
@@ -47,14 +47,15 @@ def files_with(name: str) -> tuple[str, ...]:
 
 
 def load_tokenizer(path: str | Path, rules: TextRules) -> Tokenizer:
-    """Load a `tokenizer.json`, or a `vocab.txt`, `.model` or `vocab.json` with `rules`, or a folder with one of them.
+    """Load a `tokenizer.json`, `vocab.txt`, `.model` or `vocab.json`, or a folder with one of them.
 
-    A `tokenizer.json` has its own rules. Raises ValueError naming the file if it is missing or invalid.
+    A `tokenizer.json` has its own rules; `rules` are for the other kinds. Raises ValueError with the file's name if it
+    is missing or invalid.
     """
     path = Path(path)
     if path.is_dir():
         matches = [path / name for name in VOCABULARY_FILES if (path / name).is_file()]
-        # A tokenizer.json beside the files of another kind is the same vocabulary.
+        # A tokenizer.json next to the files of another kind is the same vocabulary.
         if len(matches) > 1 and matches[-1].name == artefact.FILE:
             matches = matches[-1:]
         if len(matches) != 1:
@@ -75,11 +76,11 @@ def load_tokenizer(path: str | Path, rules: TextRules) -> Tokenizer:
 
 
 def load_artefact(path: Path) -> Tokenizer:
-    """Load a `tokenizer.json`, with the roles from files beside it. Raises ValueError like `make_tokenizer`."""
+    """Load a `tokenizer.json`, with roles from the files next to it. Raises ValueError like `make_tokenizer`."""
     role_tokens: dict[str, Any] = {}
     for name in ("tokenizer_config.json", ROLES_FILE):
-        if (beside := path.with_name(name)).is_file():
-            role_tokens |= parse_json(read_whole(beside), str(beside), dict[str, Any], remedy="get the file again")
+        if (file := path.with_name(name)).is_file():
+            role_tokens |= parse_json(read_whole(file), str(file), dict[str, Any], remedy="get the file again")
     entities = path.with_name(entity_map.FILE)
     return make_tokenizer(
         read_whole(path), role_tokens, f"tokenizer {path}", read_whole(entities) if entities.is_file() else b""
@@ -87,17 +88,17 @@ def load_artefact(path: Path) -> Tokenizer:
 
 
 def make_tokenizer(content: bytes, role_tokens: Mapping[str, Any], origin: str, entities: bytes = b"") -> Tokenizer:
-    """Make a tokenizer from the bytes of a `tokenizer.json`.
+    """Make a tokenizer from the content of a `tokenizer.json`.
 
-    `role_tokens` has Hugging Face's keys, such as `cls_token`, with a token or an object that has one as `content`; a
-    missing role goes to a token with a usual name. Raises ValueError if the file cannot be read, a role has no token,
-    or like `Tokenizer`.
+    `role_tokens` maps Hugging Face's keys, such as `cls_token`, to a token or an object whose `content` is one; a
+    missing role is assigned to a token with a usual name. Raises ValueError if the file is invalid or a role has no
+    token, and like `Tokenizer`.
     """
     backend, document = artefact.read_artefact(content, origin)
     special: dict[str, int] = {}
     roles: dict[str, str] = {}
     unknown = artefact.unknown_token(document)
-    # An export has its entity map in the normalizer, and the file beside it only for people.
+    # An export has its entity map in the normalizer; the file next to it is only for people.
     if [step.get("type") for step in artefact.steps(document, "normalizer")] != ["BertNormalizer"]:
         entities = b""
     for role, keys in _KEYS.items():

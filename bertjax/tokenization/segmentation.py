@@ -1,6 +1,6 @@
 """Word segmentation for whole-word masking of Chinese, as in Chinese BERT-wwm (Cui et al. 2019).
 
-WordPiece makes each Chinese character a token. A segmenter finds which of them form a word; the ids do not change.
+WordPiece makes each Chinese character a token. A segmenter determines which characters form a word; ids do not change.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bertjax.tokenization.artefact import is_chinese
 from bertjax.tokenization.chunks import SEPARATOR
 from bertjax.tokenization.tokenizer import Tokenizer
 
-Segmenter = Callable[[str], Iterable[str]]  # a sentence -> its words, which join to the sentence
+Segmenter = Callable[[str], Iterable[str]]  # sentence -> its words, whose concatenation is the sentence
 
 
 @lru_cache(maxsize=1)
@@ -29,7 +29,7 @@ def load_segmenter(name: Literal["jieba"]) -> Segmenter:
             "data.segmenter='jieba': the library is not installed; pip install 'bertjax[chinese]'"
         ) from None
     words = jieba.Tokenizer()
-    # Its own start caches the dictionary in a marshal file in a world-writable folder.
+    # jieba's own initialisation would cache the dictionary as a marshal file in a world-writable folder.
     words.FREQ, words.total = words.gen_pfdict(words.get_dict_file())
     words.initialized = True
     return words.cut
@@ -38,7 +38,7 @@ def load_segmenter(name: Literal["jieba"]) -> Segmenter:
 def encode_words(
     tokenizer: Tokenizer, sentences: Sequence[str], segment: Segmenter
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Like `tokenizer.encode`, and whether each token continues the word before it: bool [tokens].
+    """Like `tokenizer.encode`, but also returns whether each token continues a word, bool [tokens].
 
     A Chinese character does if the segmenter joins it to the Chinese character before it, any other token if
     `tokenizer.is_continuation`.
@@ -48,25 +48,25 @@ def encode_words(
     continues = tokenizer.is_continuation[ids]
     ends = np.cumsum(lengths)
     for sentence, begin, end in zip(sentences, ends - lengths, ends, strict=True):
-        marked = _in_words(tokenizer, sentence, segment)
-        assert len(marked) == end - begin
-        continues[begin:end] |= marked
+        joined = _joined_characters(tokenizer, sentence, segment)
+        assert len(joined) == end - begin
+        continues[begin:end] |= joined
     return ids, lengths, continues
 
 
-def _in_words(tokenizer: Tokenizer, sentence: str, segment: Segmenter) -> np.ndarray:
-    """Whether each token of a sentence is a Chinese character within a word: bool [tokens]."""
+def _joined_characters(tokenizer: Tokenizer, sentence: str, segment: Segmenter) -> np.ndarray:
+    """Whether each token is a Chinese character that the segmenter joins to the previous one: bool [tokens]."""
     starts, offset = set(), 0
     for word in segment(sentence):
         starts.add(offset)
         offset += len(word)
-    assert offset == len(sentence), "a segmenter does not change the text"
-    marked: list[bool] = []
-    before = -2  # offset of the last Chinese character
+    assert offset == len(sentence), "the segmenter changed the text"
+    joined: list[bool] = []
+    last = -2  # offset of the last Chinese character
     for chunk, offset, size in tokenizer.chunks(sentence):
         if is_chinese(chunk):
-            marked += [before == offset - 1 and offset not in starts] * size
-            before = offset
+            joined += [last == offset - 1 and offset not in starts] * size
+            last = offset
         else:
-            marked += [False] * size
-    return np.array(marked, bool)
+            joined += [False] * size
+    return np.array(joined, bool)

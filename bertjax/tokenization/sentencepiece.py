@@ -1,10 +1,10 @@
 """SentencePiece: a unigram or BPE model (Kudo and Richardson 2018), such as ALBERT's `spiece.model`.
 
-The ids are the library's, after the two rules on case and accents. But if two segmentations of a word score the same up
-to the last bits, the library, which sums 32-bit numbers over a whole text, may choose another one than `tokenizers`.
-(Models that we train have scores with exact sums, so this cannot happen.) Three of AlbertTokenizer's rules are left
-out: `` and '' stay as they are, a space before a user-defined symbol is kept, as in the library, and "2012," may be one
-piece.
+The ids are the library's, after the two rules on case and accents. One exception: if the scores of two segmentations of
+a word differ only in the last bits, the library, which sums 32-bit numbers over a whole text, may choose a different
+one than `tokenizers`. (The scores of models that we train have exact sums, so this cannot happen.) Three rules of
+AlbertTokenizer do not apply: `` and '' are not replaced, a space before a user-defined symbol is kept, as in the
+library, and "2012," may be one piece.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ _NAMES = {
 }
 _UNIGRAM, _BPE = 1, 2  # types of models
 _NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4  # types of pieces, as numbered in sentencepiece_model.proto
-_NEVER_IN_TEXT = (2, 3, 5)  # unknown, control and unused pieces
-_LONGEST_PIECE = 512  # characters; sentencepiece trains 16 at most by default
+_NEVER_IN_TEXT = (2, 3, 5)  # types of unknown, control and unused pieces
+_LONGEST_PIECE = 512  # characters; sentencepiece's default limit in training is 16
 
 
 class SentencePiece(Tokenizer):
-    """The tokenizer of a SentencePiece model, where the space before a word is part of it."""
+    """The tokenizer of a SentencePiece model, in which a word includes the space before it."""
 
     def __init__(self, model: bytes, rules: TextRules, origin: str = "SentencePiece model") -> None:
-        """Read a serialised model; `origin` names it in messages.
+        """Parse a serialised model; `origin` names it in messages.
 
         A model without a mask token, such as DeBERTa's, gets [MASK] after its pieces. Raises ValueError if it is not a
         model, lacks another special token, or has unsupported options.
         """
-        proto = _parsed(model, origin)
+        proto = _parse(model, origin)
         names = [piece.piece for piece in proto.pieces]
         if not {*_NAMES["mask"]} & {*names}:
             proto.pieces.add(piece="[MASK]", score=0.0, type=_CONTROL)
             names.append("[MASK]")
             model = proto.SerializeToString(deterministic=True)
-        special = _special(names, origin)
+        special = _special_ids(names, origin)
         if rules.unknown != "words":
             raise ValueError(
                 f"data.unknown={rules.unknown!r}: {origin} has no words to split; the option is for WordPiece"
@@ -60,16 +60,16 @@ class SentencePiece(Tokenizer):
         refuse_bare_start(rules, origin)
         for number, piece in enumerate(proto.pieces):
             if piece.type in _NEVER_IN_TEXT and number not in special.values():
-                piece.piece = f"[control {piece.piece}]"  # no word has a space
+                piece.piece = f"[control {piece.piece}]"  # words never contain a space
         try:
             backend = with_roles(_backend(proto, special["unk"], rules), special)
-        except Exception as error:  # the library raises its own class, whatever is wrong
+        except Exception as error:  # the library raises its own class for every error
             raise ValueError(f"{origin} cannot be read: {error}; get the file again") from None
         super().__init__(backend, special, {VOCABULARY_FILE: model}, rules, origin=origin)
 
     @classmethod
     def load(cls, path: Path, rules: TextRules) -> SentencePiece:
-        """Read a `.model` file. Raises ValueError like the class."""
+        """Read a `.model` file. Raises ValueError like the constructor."""
         return cls(read_whole(path), rules, origin=f"SentencePiece model {path}")
 
 
@@ -82,24 +82,27 @@ def _backend(proto: Any, unk_id: int, rules: TextRules) -> tokenizers.Tokenizer:
     ]
     tokenizer.decoder = decoders.Metaspace(replacement=WORD, prepend_scheme="always")
     if proto.trainer_spec.byte_fallback:
-        # A piece such as <0x41> is a byte; the same text is not.
+        # A piece such as <0x41> is a byte; split text that looks like one.
         splits.append(pre_tokenizers.Split(tokenizers.Regex("(?<=<)0x[0-9A-F]{2}>"), behavior="isolated"))
         tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), tokenizer.decoder])
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(splits)
     return tokenizer
 
 
-def _parsed(model: bytes, origin: str) -> Any:
+def _parse(model: bytes, origin: str) -> Any:
     """Parse a model. Raises ValueError if it is invalid or of an unsupported kind."""
     proto = read_model(model, origin)
     trainer, normalizer = proto.trainer_spec, proto.normalizer_spec
     if not proto.pieces or trainer.model_type not in (_UNIGRAM, _BPE):
-        raise ValueError(f"{origin}: model type {trainer.model_type} of {len(proto.pieces)} pieces; unigram or BPE")
+        raise ValueError(
+            f"{origin}: model type {trainer.model_type} with {len(proto.pieces)} pieces is unsupported; give a unigram "
+            "or BPE model"
+        )
     switches = (normalizer.add_dummy_prefix, normalizer.remove_extra_whitespaces, normalizer.escape_whitespaces)
     if not all(switches) or trainer.treat_whitespace_as_suffix:
         raise ValueError(
-            f"{origin}: it keeps spaces, or has them behind words; only models are supported that were trained with "
-            "sentencepiece's defaults for these"
+            f"{origin}: models that keep spaces, or have them after words, are unsupported; train with sentencepiece's "
+            "defaults for white space"
         )
     special = {name for names in _NAMES.values() for name in names}
     if trainer.model_type == _BPE and any(p.type == _USER_DEFINED and p.piece not in special for p in proto.pieces):
@@ -107,11 +110,11 @@ def _parsed(model: bytes, origin: str) -> Any:
     if any(WORD in piece.piece[1:] for piece in proto.pieces):
         raise ValueError(f"{origin}: pieces across spaces (split_by_whitespace=false) are unsupported")
     if not is_valid_charsmap(normalizer.precompiled_charsmap):
-        raise ValueError(f"{origin}: its table of characters (precompiled_charsmap) is damaged; get the file again")
+        raise ValueError(f"{origin}: the character table (precompiled_charsmap) is damaged; get the file again")
     return proto
 
 
-def _special(tokens: list[str], origin: str) -> dict[str, int]:
+def _special_ids(tokens: list[str], origin: str) -> dict[str, int]:
     ids = {token: number for number, token in enumerate(tokens)}
     special = {role: next((ids[name] for name in _NAMES[role] if name in ids), None) for role in ROLES}
     missing = [f"{' or '.join(_NAMES[role])}" for role, number in special.items() if number is None]
@@ -141,7 +144,7 @@ def _model(proto: Any, unk_id: int) -> models.Model:
 
 
 def normalizer(rules: TextRules, table: bytes = b"") -> normalizers.Normalizer:
-    """Our rules as in AlbertTokenizer, then the model's own table.
+    """Make the normaliser: our rules as in AlbertTokenizer, then the model's own character table.
 
     Text is composed before and after the table: pieces have composed characters, and `tokenizers` looks up single
     characters in the table where sentencepiece looks up sequences, such as the letters of a Korean syllable.
@@ -158,7 +161,7 @@ def normalizer(rules: TextRules, table: bytes = b"") -> normalizers.Normalizer:
     return normalizers.Sequence(steps)
 
 
-# The parts of sentencepiece_model.proto that are read: name, number, type and default of each field.
+# The parts of sentencepiece_model.proto that we read: name, number, type and default of each field
 _PACKAGE = "bertjax.sentencepiece"
 _FIELDS = {
     "Piece": (("piece", 1, "STRING", ""), ("score", 2, "FLOAT", "0"), ("type", 3, "INT32", "1")),
@@ -187,11 +190,11 @@ def read_model(content: bytes, origin: str) -> Any:
     except DecodeError as error:
         raise ValueError(f"{origin} cannot be read: {error}; is it a .model file of sentencepiece?") from None
     for number, piece in enumerate(message.pieces):
-        # Invalid UTF-8 comes back as bytes. The length is bounded because merges are found by every cut of a piece.
+        # Invalid UTF-8 is parsed as bytes. The length is bounded because `_model` tries every split of a piece.
         if not isinstance(piece.piece, str) or len(piece.piece) > _LONGEST_PIECE or not math.isfinite(piece.score):
             raise ValueError(
-                f"{origin}: piece {number} is {piece.piece[:40]!r} of score {piece.score}; a piece is UTF-8 of at most "
-                f"{_LONGEST_PIECE} characters with a finite score; get the file again"
+                f"{origin}: piece {number} is {piece.piece[:40]!r} with score {piece.score}; a piece must be UTF-8 of "
+                f"at most {_LONGEST_PIECE} characters with a finite score; get the file again"
             )
     return message
 

@@ -1,6 +1,6 @@
-"""Tokenizers of sequences that are not prose, as artefacts: a table of symbols, and a pattern that cuts text into them.
+"""Tokenizers of sequences that are not prose: a table of symbols, and a pattern that splits text into symbols.
 
-White space in a sequence is left out. A symbol outside the table is [UNK].
+White space in a sequence is dropped. A symbol outside the table is [UNK].
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bertjax.tokenization.tokenizer_kind import TokenizerKind
 
 SPECIAL_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 _ESM_TOKENS = {"cls": "<cls>", "pad": "<pad>", "sep": "<eos>", "unk": "<unk>", "mask": "<mask>"}
-# Name -> the vocabulary in order, with its special tokens.
+# Name -> (tokens in order of their ids, special token of each role)
 ALPHABETS: dict[str, tuple[Sequence[str], Mapping[str, str]]] = {
     "esm2": (("<cls>", "<pad>", "<eos>", "<unk>", *"LAGVSERTIDPKQNFYMHWCXBUZO.-", "<null_1>", "<mask>"), _ESM_TOKENS),
     "dna": ((*SPECIAL_TOKENS.values(), *"ACGTN"), SPECIAL_TOKENS),
@@ -35,19 +35,19 @@ def make_symbols(
     pattern: str = artefact.ANY_LETTER,
     origin: str = "vocabulary of symbols",
 ) -> Tokenizer:
-    """The tokenizer of a table of symbols, with the names of the special tokens in it by role.
+    """Make the tokenizer of a table of symbols; `special` maps roles to tokens.
 
-    `pattern` matches the symbols in a text; what lies between two matches is a symbol too.
+    `pattern` matches the symbols in a text; the text between two matches is also a symbol.
     """
     ids = {token: number for number, token in enumerate(tokens)}
     assert len(ids) == len(tokens), "a symbol is repeated"
     backend = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=special["unk"]))
-    backend.pre_tokenizer = _cut(pattern)
+    backend.pre_tokenizer = _pre_tokenizer(pattern)
     backend.decoder = decoders.Fuse()
     return _as_tokenizer(backend, special, ids, origin)
 
 
-def _cut(pattern: str) -> pre_tokenizers.PreTokenizer:
+def _pre_tokenizer(pattern: str) -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(tokenizers.Regex(artefact.LETTER_SPACE), behavior="removed"),
@@ -64,10 +64,10 @@ def _as_tokenizer(
     return make_tokenizer(backend.to_str().encode(), role_tokens, origin)
 
 
-def _found_symbols(counts: Mapping[str, int], vocab_size: int) -> tuple[str, ...]:
-    """The special tokens and the symbols that occur, by code points: the most frequent ones if there are too many.
+def _frequent_symbols(counts: Mapping[str, int], vocab_size: int) -> tuple[str, ...]:
+    """The special tokens and the most frequent symbols, ordered by code point.
 
-    Raises ValueError if there are none, or no room for them.
+    Raises ValueError if there are no symbols, or no room for them.
     """
     room = vocab_size - len(SPECIAL_TOKENS)
     if not counts:
@@ -81,20 +81,20 @@ def _found_symbols(counts: Mapping[str, int], vocab_size: int) -> tuple[str, ...
     return (*SPECIAL_TOKENS.values(), *sorted(symbols))
 
 
-def _given_alphabet(written: str) -> Tokenizer | None:
-    if written in ALPHABETS:
-        return make_symbols(*ALPHABETS[written])
-    if written.islower() and len(written) > 1:
+def _make_alphabet(argument: str) -> Tokenizer | None:
+    if argument in ALPHABETS:
+        return make_symbols(*ALPHABETS[argument])
+    if argument.islower() and len(argument) > 1:
         raise ValueError(
-            f"data.tokenizer='characters:{written}': no alphabet has that name; choose from {', '.join(ALPHABETS)}, or "
-            "write its letters, as in characters:ACGTN"
+            f"data.tokenizer='characters:{argument}': unknown alphabet; choose from {', '.join(ALPHABETS)}, or write "
+            "its letters, as in characters:ACGTN"
         )
-    if len({*written}) != len(written) or any(letter.isspace() for letter in written):
-        raise ValueError(f"data.tokenizer='characters:{written}': a letter is repeated, or white space; correct it")
-    return make_symbols((*SPECIAL_TOKENS.values(), *written), SPECIAL_TOKENS) if written else None
+    if len({*argument}) != len(argument) or any(letter.isspace() for letter in argument):
+        raise ValueError(f"data.tokenizer='characters:{argument}': a letter is repeated or white space; correct it")
+    return make_symbols((*SPECIAL_TOKENS.values(), *argument), SPECIAL_TOKENS) if argument else None
 
 
-def _count_letters(written: str, texts: Iterable[str], rules: TextRules) -> Counter[str]:
+def _count_letters(argument: str, texts: Iterable[str], rules: TextRules) -> Counter[str]:
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(text)
@@ -104,45 +104,45 @@ def _count_letters(written: str, texts: Iterable[str], rules: TextRules) -> Coun
 CHARACTERS = TokenizerKind(
     "characters",
     _count_letters,
-    lambda _, counts, size, *__: make_symbols(_found_symbols(counts, size), SPECIAL_TOKENS),
-    _given_alphabet,
+    lambda _, counts, size, *__: make_symbols(_frequent_symbols(counts, size), SPECIAL_TOKENS),
+    _make_alphabet,
     form="characters[:ALPHABET]",
     is_prose=False,
 )
 
 
-_MOST_KMERS = 8  # letters; all 65,536 of them are tokens
+_LONGEST_KMER = 8  # letters; there are 65,536 such k-mers
 
 
-def _given_kmers(written: str) -> Tokenizer:
-    size, colon, stride = written.partition(":")
-    sizes = [str(number) for number in range(2, _MOST_KMERS + 1)]
+def _make_kmers(argument: str) -> Tokenizer:
+    size, colon, stride = argument.partition(":")
+    sizes = [str(number) for number in range(2, _LONGEST_KMER + 1)]
     if size not in sizes or (colon and stride not in ("1", size)):
         raise ValueError(
-            f"data.tokenizer='kmers:{written}': write kmers:K, with K from 2 to {_MOST_KMERS}, or kmers:K:1 for k-mers "
-            "that overlap"
+            f"data.tokenizer='kmers:{argument}': write kmers:K, with K from 2 to {_LONGEST_KMER}, or kmers:K:1 for "
+            "overlapping k-mers"
         )
     kmers = ["".join(letters) for letters in itertools.product(artefact.NUCLEOTIDES, repeat=int(size))]
-    if stride == "1":  # overlapping ones; the artefact takes them separated by spaces, as DNABERT's does
+    if stride == "1":  # overlapping k-mers; the artefact expects them separated by spaces, like DNABERT's
         return _make_spaced(kmers, "vocabulary of k-mers")
-    # Letters that fill no k-mer, at the end or beside another letter, are tokens of their own.
+    # Letters that do not fill a k-mer, at the end or next to an unknown letter, are tokens too.
     pattern = f"[{artefact.NUCLEOTIDES}]{{{size}}}|{artefact.ANY_LETTER}"
     return make_symbols((*SPECIAL_TOKENS.values(), *kmers, *artefact.NUCLEOTIDES, "N"), SPECIAL_TOKENS, pattern)
 
 
 def _make_spaced(symbols: Iterable[str], origin: str) -> Tokenizer:
-    """The tokenizer of a table of symbols that are separated by spaces."""
+    """Make the tokenizer of a table of symbols that are separated by spaces."""
     ids = {token: number for number, token in enumerate((*SPECIAL_TOKENS.values(), *symbols))}
     backend = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=SPECIAL_TOKENS["unk"]))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return _as_tokenizer(backend, SPECIAL_TOKENS, ids, origin)
 
 
-KMERS = TokenizerKind("kmers", given=_given_kmers, form="kmers:K[:1]", is_prose=False)
+KMERS = TokenizerKind("kmers", given=_make_kmers, form="kmers:K[:1]", is_prose=False)
 
 
 class NamedPattern(NamedTuple):
-    """A pattern that `data.tokenizer` may give by its name."""
+    """A pattern with a name that `data.tokenizer` accepts."""
 
     name: str
     regex: str
@@ -153,36 +153,38 @@ SMILES = NamedPattern("smiles", r"\[[^\]]+\]|Br|Cl|@@|%[0-9]{2}|.")
 PATTERNS = {one.name: one.regex for one in (SMILES,)}
 
 
-def _pattern(written: str) -> str:
-    if not written:
+def _pattern(argument: str) -> str:
+    if not argument:
         raise ValueError(f"data.tokenizer='regex:': write a pattern, or a name: {', '.join(PATTERNS)}")
-    return PATTERNS.get(written, written)
+    return PATTERNS.get(argument, argument)
 
 
-def _count_matches(written: str, texts: Iterable[str], rules: TextRules) -> Counter[str]:
-    cut = _cut(_pattern(written))
+def _count_matches(argument: str, texts: Iterable[str], rules: TextRules) -> Counter[str]:
+    split = _pre_tokenizer(_pattern(argument)).pre_tokenize_str
     counts: Counter[str] = Counter()
     for text in texts:
-        counts.update(symbol for symbol, _ in cut.pre_tokenize_str(text))
+        counts.update(symbol for symbol, _ in split(text))
     return counts
 
 
-def _check_regex(written: str) -> None:
+def _check_regex(argument: str) -> None:
     """Raise ValueError for a pattern that cannot be compiled."""
     try:
-        _cut(_pattern(written))
+        _pre_tokenizer(_pattern(argument))
     except ValueError:
         raise
     except Exception as error:  # the library raises its own class
         raise ValueError(
-            f"data.tokenizer='regex:{written}': not a pattern of Oniguruma ({error}); correct it"
+            f"data.tokenizer='regex:{argument}': not a valid Oniguruma pattern ({error}); correct it"
         ) from None
 
 
 REGEX = TokenizerKind(
     "regex",
     _count_matches,
-    lambda written, counts, size, *_: make_symbols(_found_symbols(counts, size), SPECIAL_TOKENS, _pattern(written)),
+    lambda argument, counts, size, *_: make_symbols(
+        _frequent_symbols(counts, size), SPECIAL_TOKENS, _pattern(argument)
+    ),
     _check_regex,
     form="regex:PATTERN",
     is_prose=False,
@@ -191,22 +193,22 @@ REGEX = TokenizerKind(
 _MOST_INTEGERS = 1 << 20
 
 
-def _given_integers(written: str) -> Tokenizer:
-    size = int(written) if written.isdecimal() else 0
+def _make_integers(argument: str) -> Tokenizer:
+    size = int(argument) if argument.isdecimal() else 0
     if not 1 <= size <= _MOST_INTEGERS:
         raise ValueError(
-            f"data.tokenizer='integers:{written}': write the number of ids, from 1 to {_MOST_INTEGERS:,}, as in "
+            f"data.tokenizer='integers:{argument}': write the number of ids, from 1 to {_MOST_INTEGERS:,}, as in "
             "integers:1000"
         )
     return _make_spaced(map(str, range(size)), "vocabulary of integers")
 
 
-INTEGERS = TokenizerKind("integers", given=_given_integers, form="integers:SIZE", is_prose=False)
+INTEGERS = TokenizerKind("integers", given=_make_integers, form="integers:SIZE", is_prose=False)
 
-_STRETCH = 64  # letters; pieces within such stretches are merged, and longer pieces cannot form
+_STRETCH = 64  # letters; merges are within stretches of this length, which also limits the length of pieces
 
 
-def _count_stretches(written: str, texts: Iterable[str], rules: TextRules) -> Counter[str]:
+def _count_stretches(argument: str, texts: Iterable[str], rules: TextRules) -> Counter[str]:
     counts: Counter[str] = Counter()
     for text in texts:
         letters = "".join(text.split())
@@ -215,18 +217,18 @@ def _count_stretches(written: str, texts: Iterable[str], rules: TextRules) -> Co
 
 
 def _train_sequence_bpe(
-    written: str,
+    argument: str,
     counts: Mapping[str, int],
     vocab_size: int,
     rules: TextRules,
     progress: Callable[[int, int], None],
 ) -> Tokenizer:
-    """Byte-pair encoding of letters without word borders, as in DNABERT-2."""
+    """Train byte-pair encoding of letters without word borders, as in DNABERT-2."""
     letter_counts: Counter[str] = Counter()
     for stretch, count in counts.items():
         for letter in stretch:
             letter_counts[letter] += count
-    letters = _found_symbols(letter_counts, vocab_size)[len(SPECIAL_TOKENS) :]
+    letters = _frequent_symbols(letter_counts, vocab_size)[len(SPECIAL_TOKENS) :]
     alphabet = {*letters}
     stretches = [stretch for stretch in counts if alphabet.issuperset(stretch)]
     merger = Merger(
@@ -255,13 +257,13 @@ SEQUENCE_BPE = TokenizerKind(
 
 
 def read_esm_vocabulary(tokens: Sequence[str], origin: str) -> Tokenizer:
-    """The tokenizer of the `vocab.txt` of transformers' EsmTokenizer, whose [UNK] is a run of unknown letters.
+    """Make the tokenizer of an EsmTokenizer's `vocab.txt`, in which a run of unknown letters is one [UNK].
 
-    Raises ValueError for other special tokens than ESM's, and for tokens of several letters.
+    Raises ValueError if one of ESM's special tokens is missing, and for tokens of several letters.
     """
-    wrong = [name for name in _ESM_TOKENS.values() if name not in tokens]
-    wrong += [token for token in tokens if len(token) > 1 and not (token[0] == "<" and token[-1] == ">")]
-    if wrong:
-        raise ValueError(f"{origin}: EsmTokenizer with {wrong[0]!r} missing or of several letters is unsupported")
-    listed = "".join(f"\\x{{{ord(token):X}}}" for token in tokens if len(token) == 1)
-    return make_symbols(tokens, _ESM_TOKENS, f"[{listed}]|[^{listed}]+", origin)
+    if missing := [name for name in _ESM_TOKENS.values() if name not in tokens]:
+        raise ValueError(f"{origin}: EsmTokenizer without {missing[0]!r} is unsupported")
+    if long := [token for token in tokens if len(token) > 1 and not (token[0] == "<" and token[-1] == ">")]:
+        raise ValueError(f"{origin}: EsmTokenizer with tokens of several letters, such as {long[0]!r}, is unsupported")
+    letters = "".join(f"\\x{{{ord(token):X}}}" for token in tokens if len(token) == 1)
+    return make_symbols(tokens, _ESM_TOKENS, f"[{letters}]|[^{letters}]+", origin)

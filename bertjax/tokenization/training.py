@@ -17,16 +17,16 @@ from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.tokenizer_kind import TokenizerKind
 from bertjax.tokenization.wordpiece import WordPiece
 
-TRAINER_VERSION = 3  # of counting and training; a change makes other vocabularies
+TRAINER_VERSION = 3  # version of counting and training; a change makes other vocabularies
 CHARACTER_COVERAGE = 0.9999
 
-_THREADS = 8  # sums are per thread, so another number would change the last bits
-_LONGEST_WORD = 4192  # bytes; the library's own limit for a line
+_THREADS = 8  # fixed, because sums are per thread, and another number would change their last bits
+_LONGEST_WORD = 4192  # bytes; the library's limit for a line
 _SCORE_STEP = 2.0**-10
 
 
 def count_for(written: str, texts: Iterable[str], rules: TextRules) -> Counter[str]:
-    """The counts that the trainer of a kind of vocabulary, as in `data.tokenizer`, needs."""
+    """Count texts for the trainer of a kind of vocabulary, as in `data.tokenizer`."""
     kind, argument = parse_kind(written)
     assert kind.count is not None, f"{written} is not trained"
     return kind.count(argument, texts, rules)
@@ -41,8 +41,8 @@ def train_tokenizer(
 ) -> Tokenizer:
     """Train a kind of vocabulary on the counts of `count_for`; the same counts give the same bytes.
 
-    `progress` gets (pieces done, total), except from SentencePiece. Raises ValueError if there are no words, or no room
-    for them.
+    `progress` is called with (pieces done, total), except by SentencePiece. Raises ValueError if there are no words, or
+    if `vocab_size` is too small.
     """
     kind, argument = parse_kind(written)
     assert kind.train is not None, f"{written} is not trained"
@@ -50,7 +50,7 @@ def train_tokenizer(
 
 
 def parse_kind(written: str) -> tuple[TokenizerKind, str]:
-    """The kind and the argument of `NAME[:ARGUMENT]`, as in `data.tokenizer`. Raises ValueError for a wrong one."""
+    """Parse `NAME[:ARGUMENT]`, as in `data.tokenizer`, into kind and argument. Raises ValueError if it is invalid."""
     name, colon, argument = written.partition(":")
     kind = KINDS.get(name)
     forms = ", ".join(entry.form or entry.name for entry in KINDS.values())
@@ -59,13 +59,13 @@ def parse_kind(written: str) -> tuple[TokenizerKind, str]:
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise ValueError(f"data.tokenizer={written!r}: unknown kind {name!r}; {hint}kinds: {forms}")
     if colon and not kind.form:
-        raise ValueError(f"data.tokenizer={written!r}: {name} has nothing after a colon; write {name}")
+        raise ValueError(f"data.tokenizer={written!r}: {name} takes no argument; write {name}")
     kind.given(argument)
     return kind, argument
 
 
 def count_spaced_words(texts: Iterable[str]) -> Counter[str]:
-    """Count the words between white space, without normalising them."""
+    """Count words separated by white space, without normalising them."""
     words: Counter[str] = Counter()
     for text in texts:
         words.update(text.split())
@@ -73,10 +73,10 @@ def count_spaced_words(texts: Iterable[str]) -> Counter[str]:
 
 
 def most_frequent(word_counts: Mapping[str, int], most_bytes: int) -> dict[str, int]:
-    """The most frequent words with together at most `most_bytes` of UTF-8.
+    """The most frequent words, with at most `most_bytes` bytes of UTF-8 in total.
 
-    With spaces between words this leaves out next to nothing. Without, "words" are sentences that occur once; a hash
-    chooses a fair sample of them.
+    If words are separated by spaces, this omits almost nothing. Otherwise "words" are sentences that occur once, and a
+    hash chooses a fair sample of them.
     """
     sizes = {word: len(word.encode()) for word in word_counts}
     if sum(sizes.values()) <= most_bytes:
@@ -91,10 +91,10 @@ def most_frequent(word_counts: Mapping[str, int], most_bytes: int) -> dict[str, 
 
 
 def smoothed(source_counts: Iterable[Counter[str]], temperature: float) -> Counter[str]:
-    """Join the sources' word counts, scaled so that a source's share is its size to the power `temperature`.
+    """Sum the sources' word counts, scaled so that a source's share is its size to the power `temperature`.
 
-    That leaves a small language some pieces next to a large one (multilingual BERT: 0.7). With 1 the counts are
-    unchanged; with less their sum stays about the same, and counts scaled below a half are dropped.
+    This gives a small language more pieces next to a large one (multilingual BERT: 0.7). With 1 the counts do not
+    change; below 1 their sum stays about the same, and counts scaled below a half are dropped.
     """
     counters = [counts for counts in source_counts if counts]
     joined: Counter[str] = Counter()
@@ -113,21 +113,21 @@ def smoothed(source_counts: Iterable[Counter[str]], temperature: float) -> Count
 def train_sentencepiece(
     word_counts: Mapping[str, int], vocab_size: int, rules: TextRules, kind: Literal["unigram", "bpe"]
 ) -> SentencePiece:
-    """Train a model on `count_spaced_words`, with ALBERT's special tokens; a small text gives fewer pieces.
+    """Train a model on the counts of `count_spaced_words`, with ALBERT's special tokens.
 
-    Raises ValueError if there are no words, or more characters than `vocab_size`.
+    A small text gives fewer pieces. Raises ValueError if there are no words, or more characters than `vocab_size`.
     """
     from sentencepiece import SentencePieceTrainer
 
-    words = _normalised(word_counts, rules)
+    words = _normalise(word_counts, rules)
     if not words:
         raise ValueError("vocabulary: the text has no words to train on; is data.sources right?")
-    written = io.BytesIO()
+    output = io.BytesIO()
     try:
         SentencePieceTrainer.train(
             sentence_iterator=iter([f"{word}\t{count}" for word, count in words]),
             input_format="tsv",
-            model_writer=written,
+            model_writer=output,
             model_type=kind,
             vocab_size=vocab_size,
             hard_vocab_limit=False,
@@ -143,11 +143,11 @@ def train_sentencepiece(
         )
     except (RuntimeError, OSError) as error:
         raise ValueError(f"data.vocab_size={vocab_size}: sentencepiece cannot train on this text: {error}") from None
-    return SentencePiece(_with_exact_scores(written.getvalue()), rules)
+    return SentencePiece(_round_scores(output.getvalue()), rules)
 
 
-def _normalised(word_counts: Mapping[str, int], rules: TextRules) -> list[tuple[str, int]]:
-    """Words after our rules, most frequent first, without words too long for the library."""
+def _normalise(word_counts: Mapping[str, int], rules: TextRules) -> list[tuple[str, int]]:
+    """Normalise words by our rules; most frequent first, without words that are too long for the library."""
     normalize = normalizer(rules).normalize_str
     words: Counter[str] = Counter()
     for word, count in word_counts.items():
@@ -156,10 +156,10 @@ def _normalised(word_counts: Mapping[str, int], rules: TextRules) -> list[tuple[
     return sorted(fitting, key=lambda item: (-item[1], item[0]))
 
 
-def _with_exact_scores(model: bytes) -> bytes:
+def _round_scores(model: bytes) -> bytes:
     """Round the model's scores so that 32-bit sums of thousands are exact.
 
-    Then two programs cannot disagree, over the last bits of a sum, about the best segmentation of a word.
+    Then all programs agree on the best segmentation of a word, which otherwise may depend on the last bits of a sum.
     """
     proto = read_model(model, "the trained model")
     for piece in proto.pieces:

@@ -1,8 +1,8 @@
-"""Encode short words without a Python object for each: NumPy cuts the text, and a hash table holds the words' ids.
+"""Encode short words without a Python object for each: NumPy splits the text, and a hash table holds the words' ids.
 
-The table covers 99 % of the words of English text. Other words are encoded by a `ChunkEncoder`, and short ones are then
-entered. The ids are exactly those of the `ChunkEncoder` if its tokenizer always cuts text at ASCII white space and
-around ASCII punctuation: then a word's ids depend only on its bytes.
+The table covers 99 % of the words in English text. Other words are encoded by a `ChunkEncoder`, and short ones are then
+inserted. The ids equal those of the `ChunkEncoder` if its tokenizer always splits text at ASCII white space and around
+ASCII punctuation: then a word's ids depend only on its bytes.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 from bertjax.tokenization.chunks import SEPARATOR, ChunkEncoder
 
 _KEY_BYTES = 16
-_MOST_IDS = 4  # of a word in the table
+_MOST_IDS = 4  # per word in the table
 _SLOTS = 1 << 20
-_PROBES = 8  # successive slots to search for a word
-_FEW_CHARACTERS = 1 << 13  # for fewer, NumPy's calls take longer than encoding
+_PROBES = 8  # consecutive slots to search for a word
+_FEW_CHARACTERS = 1 << 13  # for shorter texts, the overhead of NumPy calls exceeds the gain
 _FACTORS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))  # multiplicative hashing; any odd numbers
 _MASKS = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)
 
@@ -31,8 +31,8 @@ _KIND[list((string.punctuation + SEPARATOR).encode())] = _ALONE
 class WordCache:
     """Encodes sentences like `chunks`, with a hash table of `slots` words, a power of two.
 
-    A slot takes 36 bytes; only pages of the table with words take memory. When more than half of the slots are taken,
-    the table is emptied. Texts of fewer than `few` characters bypass it.
+    A slot takes 36 bytes, but only used pages of the table take memory. The table is emptied when more than half of the
+    slots are taken. Texts of fewer than `few` characters bypass it.
     """
 
     def __init__(self, chunks: ChunkEncoder, slots: int = _SLOTS, few: int = _FEW_CHARACTERS) -> None:
@@ -43,7 +43,7 @@ class WordCache:
 
     def _empty(self) -> None:
         size = self._slots + _PROBES
-        self._keys = np.zeros((2, size), np.uint64)  # the word's bytes, padded with zeros; all zeros: free
+        self._keys = np.zeros((2, size), np.uint64)  # the word's bytes, padded with zeros; all zeros if free
         self._ids = np.zeros((size, _MOST_IDS), np.uint32)
         self._counts = np.zeros(size, np.uint32)
         self._taken = 0
@@ -58,7 +58,7 @@ class WordCache:
         try:
             raw = text.encode()
         except UnicodeEncodeError:
-            return self._chunks.encode(sentences)  # its error names the word
+            return self._chunks.encode(sentences)  # raises an error that contains the word
         starts, sizes = _cut(raw)
         ends_sentence = np.frombuffer(raw, np.uint8)[starts] == ord(SEPARATOR)
         keys = _keys(raw, starts, sizes)
@@ -73,7 +73,7 @@ class WordCache:
             is_other = np.repeat(missing, counts)
             cached_ids, ids = ids, np.empty(len(is_other), np.uint32)
             ids[~is_other], ids[is_other] = cached_ids, other_ids
-            self._enter(keys[:, missed], sizes[missed], other_ids, counts[missed])
+            self._insert(keys[:, missed], sizes[missed], other_ids, counts[missed])
         ends = np.append(np.cumsum(counts)[ends_sentence], len(ids))
         return ids, np.diff(ends, prepend=0)[: len(sentences)]
 
@@ -87,14 +87,14 @@ class WordCache:
             in_slot = self._keys[0, at]
             matches = (in_slot == low) & (self._keys[1, at] == high)
             slots[pending[matches]] = at[matches]
-            further = ~matches & (in_slot != 0)  # a word is never entered behind a free slot
+            further = ~matches & (in_slot != 0)  # a word is never inserted behind a free slot
             pending, low, high, at = pending[further], low[further], high[further], at[further] + 1
             if not len(pending):
                 break
         return slots
 
-    def _enter(self, keys: np.ndarray, sizes: np.ndarray, ids: np.ndarray, counts: np.ndarray) -> None:
-        """Enter the short words into free slots; a word without one among its own stays out."""
+    def _insert(self, keys: np.ndarray, sizes: np.ndarray, ids: np.ndarray, counts: np.ndarray) -> None:
+        """Insert the short words; drops a word if none of its `_PROBES` slots is free."""
         if 2 * self._taken > self._slots:
             self._empty()
         short = np.flatnonzero((sizes <= _KEY_BYTES) & (counts <= _MOST_IDS))
@@ -102,7 +102,7 @@ class WordCache:
         at = self._first_slots(low, high)
         for _ in range(_PROBES):
             free = np.flatnonzero(self._keys[0, at] == 0)
-            chosen = free[np.unique(at[free], return_index=True)[1]]  # one word for each free slot
+            chosen = free[np.unique(at[free], return_index=True)[1]]  # one word per free slot
             self._keys[0, at[chosen]], self._keys[1, at[chosen]] = low[chosen], high[chosen]
             self._counts[at[chosen]] = counts[chosen]
             for place in range(_MOST_IDS):
@@ -114,12 +114,12 @@ class WordCache:
 
     def _first_slots(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
         """The first possible slot of each word: int64 [words]."""
-        mixed = low * _FACTORS[0] ^ high * _FACTORS[1]
-        return (mixed >> np.uint64(65 - self._slots.bit_length())).astype(np.int64)
+        hashes = low * _FACTORS[0] ^ high * _FACTORS[1]
+        return (hashes >> np.uint64(65 - self._slots.bit_length())).astype(np.int64)
 
 
 def _cut(raw: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """The first byte and the size of each word, both int64 [words]; a SEPARATOR is a word."""
+    """Split text into words: first byte and size of each, both int64 [words]; a SEPARATOR is a word."""
     kind = np.zeros(len(raw) + 2, np.uint8)
     kind[1:-1] = _KIND[np.frombuffer(raw, np.uint8)]
     in_word = kind == _IN_WORD

@@ -1,25 +1,25 @@
 """WordPiece: a vocabulary with BERT's normalisation, encoding exactly like `tokenizers`.
 
-`tokenizers` is the reference because it runs an export. google-research/bert and transformers' pure-Python
-`BertTokenizerLegacy` give the same ids except in these cases (tests/tokenization/check_wordpiece.py proves it):
+`tokenizers` is the reference because exports run on it. google-research/bert and transformers' pure-Python
+`BertTokenizerLegacy` give the same ids except in these cases (verified by tests/tokenization/check_wordpiece.py):
 
     rule                                google-research/bert   BertTokenizerLegacy    here
-    the longest word before [UNK]       200 characters         100                    200
+    longest word that is not [UNK]      200 characters         100                    200
     private use (Co)                    in words               deleted                deleted
     unassigned code points (Cn)         in words               deleted                in words
     NFC, after cleaning                 no                     yes                    no
     U+2B820 to U+2B91F (Chinese)        a word each            a word each            in words
     capital sigma, last in a word       ς                      ς                      σ
-    what is a mark, punctuation, Cf     Python's Unicode       Python's Unicode       Unicode 8.0
+    marks, punctuation, format (Cf)     Python's Unicode       Python's Unicode       Unicode 8.0
     canonical decompositions            Python's Unicode       Python's Unicode       Unicode 9.0
     lower case                          Python's Unicode       Python's Unicode       Unicode 17.0
-    a special token spelled in text     plain text             the special token      plain; special in `backend`
+    a special token's name in text      plain text             the special token      plain; special in `backend`
     a lone surrogate                    in words               deleted                ValueError
     lowercase without strip_accents     impossible             possible               possible
     white space in a line of vocab.txt  stripped               kept                   kept
 
-A vocabulary imported from a folder in Hugging Face's layout is an artefact with its own rules, such as 100 for the
-longest word.
+A vocabulary imported from a folder in Hugging Face's layout is an artefact with its own rules, such as a longest word
+of 100 characters.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ MAX_WORD_CHARACTERS = 200  # a longer word is [UNK]: max_input_chars_per_word of
 
 
 class WordPiece(Tokenizer):
-    """The tokenizer of a `vocab.txt` and BERT's rules; special tokens are found by name."""
+    """The tokenizer of a `vocab.txt` with BERT's rules; special tokens are looked up by name."""
 
     def __init__(
         self, tokens: Sequence[str], rules: TextRules, origin: str = "vocabulary", entities: bytes = b""
     ) -> None:
         """Check the tokens and look up the special ones; `origin` names the vocabulary in messages.
 
-        `entities` is the content of an entity map. Raises ValueError if a special token is missing, a token is empty or
-        repeated, or like `entity_map.map_words`.
+        `entities` is the content of an entity map. Raises ValueError if a special token is missing or a token is empty
+        or repeated, and like `entity_map.map_words`.
         """
         refuse_bare_start(rules, origin)
         ids = require_ids(tokens, origin)
@@ -59,17 +59,17 @@ class WordPiece(Tokenizer):
 
     @classmethod
     def load(cls, path: Path, rules: TextRules) -> WordPiece:
-        """Read a `vocab.txt`, a token per line. Raises ValueError like `read_tokens` and the class."""
+        """Read a `vocab.txt`, a token per line. Raises ValueError like `read_tokens` and the constructor."""
         map_file = path.with_name(entity_map.FILE)
         entities = read_whole(map_file) if map_file.is_file() else b""
         return cls(read_tokens(path), rules, origin=f"vocabulary {path}", entities=entities)
 
 
 def with_tokens(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
-    """A WordPiece tokenizer with other tokens and the same rules; tokens with a role keep their ids."""
+    """Make a WordPiece tokenizer with other tokens and the same rules; special tokens must keep their ids."""
     if artefact.FILE not in tokenizer.files:
         return WordPiece(tokens, tokenizer.rules)
-    document = artefact.parsed(tokenizer.backend)
+    document = artefact.to_document(tokenizer.backend)
     vocabulary = {token: number for number, token in enumerate(tokens)}
     document["model"]["vocab"] = vocabulary
     document["added_tokens"] = [token for token in document["added_tokens"] if token["content"] in vocabulary]
@@ -92,7 +92,7 @@ def read_tokens(path: Path) -> list[str]:
         raise ValueError(
             f"vocabulary {path}: not UTF-8 at byte {error.start}; is it a vocab.txt, with a token per line?"
         ) from None
-    # Not str.splitlines: the published Chinese vocabulary holds U+2028 as a token.
+    # Not str.splitlines: the published Chinese vocabulary has a token U+2028.
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     tokens = lines[:-1] if not lines[-1] else lines
     if not tokens:
@@ -101,7 +101,7 @@ def read_tokens(path: Path) -> list[str]:
 
 
 def transformers_backend(tokens: Sequence[str], rules: TextRules, origin: str) -> tokenizers.Tokenizer:
-    """The artefact that transformers' BertTokenizer makes of a `vocab.txt`. Raises ValueError like `WordPiece`."""
+    """Make the artefact that transformers' BertTokenizer has for a `vocab.txt`. Raises ValueError like `WordPiece`."""
     ids = require_ids(tokens, origin)
     return _backend(ids, {role: ids[f"[{role.upper()}]"] for role in ROLES}, rules, longest_word=100)
 
@@ -123,9 +123,9 @@ def _backend(
 
 
 def _outside(tokens: Sequence[str] | dict[str, int]) -> str:
-    """A regular expression for a character that no token contains.
+    """A regular expression for characters that are not in any token.
 
-    Split off as its own word, such a character alone becomes [UNK], and the rest of its word is cut as usual.
+    Splitting them off as words makes only these characters [UNK]; the rest of the word is encoded as usual.
     """
     words = [t.removeprefix("##") for t in tokens if t not in SPECIAL_TOKENS and not t.startswith("[unused")]
     points = sorted(set(map(ord, "".join(words))))
@@ -146,12 +146,12 @@ def normalizer(lowercase: bool, strip_accents: bool) -> normalizers.Normalizer:
 
 
 def require_ids(tokens: Sequence[str], origin: str) -> dict[str, int]:
-    """Token -> id. Raises ValueError for a repeated or empty token, or a missing special one."""
+    """Map tokens to ids. Raises ValueError for a repeated or empty token, or a missing special token."""
     ids = require_distinct(tokens, origin)
     if "" in ids:
         raise ValueError(
-            f"{origin}: line {ids[''] + 1} is empty; write a token there, for example [unused{ids['']}]: removing the "
-            "line would shift every later id"
+            f"{origin}: line {ids[''] + 1} is empty; write a token there, for example [unused{ids['']}], because "
+            "removing the line would shift every later id"
         )
     missing = [token for token in SPECIAL_TOKENS if token not in ids]
     if missing:
@@ -162,13 +162,13 @@ def require_ids(tokens: Sequence[str], origin: str) -> dict[str, int]:
 
 
 def require_distinct(tokens: Sequence[str], origin: str) -> dict[str, int]:
-    """Token -> id. Raises ValueError for a repeated token."""
+    """Map tokens to ids. Raises ValueError for a repeated token."""
     ids = {token: number for number, token in enumerate(tokens)}
     if len(ids) != len(tokens):
         number = next(number for number, token in enumerate(tokens) if ids[token] != number)
-        twice = tokens[number]
+        token = tokens[number]
         raise ValueError(
-            f"{origin}: token {twice!r} is on lines {number + 1} and {ids[twice] + 1}; rename one of them, for example "
-            f"to [unused{ids[twice]}]: removing it would shift every later id"
+            f"{origin}: token {token!r} is on lines {number + 1} and {ids[token] + 1}; rename one of them, for example "
+            f"to [unused{ids[token]}], because removing it would shift every later id"
         )
     return ids

@@ -134,14 +134,14 @@ def test_sequence_bpe_has_no_word_borders(tmp_path):
             "character",
             r"unknown kind 'character'; did you mean 'characters'\? kinds: wordpiece, .*characters\[:ALPHABET",
         ),
-        ("wordpiece:3", "wordpiece has nothing after a colon"),
-        ("characters:esm3", "no alphabet has that name; choose from esm2, dna"),
+        ("wordpiece:3", "wordpiece takes no argument"),
+        ("characters:esm3", "unknown alphabet; choose from esm2, dna"),
         ("characters:ACGA", "a letter is repeated"),
         ("kmers:9", "write kmers:K, with K from 2 to 8, or kmers:K:1"),
         ("kmers:6:2", "write kmers:K"),
         ("kmers", "write kmers:K"),
         ("regex", "write a pattern, or a name: smiles"),
-        ("regex:[", "not a pattern of Oniguruma"),
+        ("regex:[", "not a valid Oniguruma pattern"),
     ],
 )
 def test_wrong_kinds_are_refused(written, message):

@@ -164,7 +164,7 @@ def test_trained_vocabulary_has_berts_names_last() -> None:
     [
         (b"{", "cannot be read as a tokenizer.json"),
         (b'{"model": {"type": "BPE"}}', "cannot be read as a tokenizer.json"),
-        (FILE.replace(b'"[MASK]"', b'"[mask]"'), "no mask token; bertjax needs one of each role"),
+        (FILE.replace(b'"[MASK]"', b'"[mask]"'), "no mask token; bertjax needs one for each role"),
         (FILE.replace(b'"type": "BPE"', b'"type": "Best"'), "cannot be read as a tokenizer.json"),
     ],
 )
