@@ -184,7 +184,7 @@ def test_sums_of_scores_are_exact(small):
     [
         (lambda p: setattr(p.normalizer_spec, "add_dummy_prefix", False), "models that keep spaces"),
         (lambda p: setattr(p.normalizer_spec, "remove_extra_whitespaces", False), "models that keep spaces"),
-        (lambda p: setattr(p.trainer_spec, "treat_whitespace_as_suffix", True), "or have them after words, are unsupported"),
+        (lambda p: setattr(p.trainer_spec, "treat_whitespace_as_suffix", True), "or have them after words"),
         (lambda p: setattr(p.trainer_spec, "model_type", 4), "model type 4 with .* pieces is unsupported"),
         (lambda p: setattr(p.pieces[20], "piece", "a▁b"), "pieces across spaces"),
         (
