@@ -55,7 +55,7 @@ def test_reverse_complement_of_kmers(written):
     assert found == both and len(both) == 2
 
 
-def test_a_half_of_a_million_texts_is_complemented():
+def test_reverse_complement_changes_half_of_the_texts():
     texts = 1_000_000
     ids = np.tile(DNA.encode(["AC"])[0], texts)
     lengths = np.full(texts, 2)
@@ -88,7 +88,7 @@ def test_rows_hold_the_text_or_its_reverse_complement(packing):
 
 
 @pytest.mark.parametrize("packing", ["none", "pairs"])
-def test_draws_are_the_same_on_any_host_and_after_resume(packing):
+def test_augmented_rows_do_not_depend_on_host_or_restart(packing):
     split = MemorySplit([[5 + 3 * n] for n in range(24)], vocab_size=DNA.vocab_size)
     object.__setattr__(split, "groups", np.arange(24, dtype=np.uint64) % 9)
     data = DataConfig(
@@ -144,7 +144,7 @@ def test_randomised_smiles_are_the_same_molecules():
     assert found != spellings(texts, hash64(derive_key(0, "pair", 1), np.arange(200)))
 
 
-def test_orders_of_atoms_are_uniform():
+def test_randomised_smiles_draw_orders_uniformly():
     chemistry = pytest.importorskip("rdkit.Chem")
     molecule, draws = chemistry.MolFromSmiles("CC(N)O"), 5_000
     atoms = molecule.GetNumAtoms()
@@ -174,7 +174,7 @@ def test_packed_rows_hold_randomised_smiles():
     assert [sorted(map(chemistry.CanonSmiles, epoch)) for epoch in found] == [canonical] * 2
 
 
-def test_texts_stay_if_no_spelling_fits():
+def test_randomised_smiles_keep_texts_if_no_spelling_fits():
     pytest.importorskip("rdkit")
     keys = hash64(derive_key(3), np.arange(4))
     assert spellings(["c1ccc", "CBr", "O=C(C)", "C1CC1"], keys, slack=0)[:2] == ["c1ccc", "C[UNK]"]
@@ -185,7 +185,7 @@ def test_texts_stay_if_no_spelling_fits():
         randomised_smiles.prepare(DNA)
 
 
-def test_wrong_augmentations_are_refused():
+def test_unsuitable_or_unknown_augmentation_is_refused():
     with pytest.raises(ValueError, match=r"lacks the reverse complement of its token 'L'"):
         prepare(make_symbols(*ALPHABETS["esm2"]))
     with pytest.raises(ValueError, match=r"'reverse_complemnt' is unknown; did you mean reverse_complement\?"):

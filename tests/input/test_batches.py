@@ -132,7 +132,7 @@ def test_hosts_make_slices_of_the_same_batches(hosts: int, data: DataConfig) -> 
 
 
 @each_packing
-def test_rows_may_be_any_selection_in_any_order(data: DataConfig) -> None:
+def test_batch_makes_any_selection_of_rows(data: DataConfig) -> None:
     batches = small_batches(data=data)
     whole, rows = batches.batch(3, BATCH_SIZE), np.array([6, 0, 3])
     picked = batches.batch(3, BATCH_SIZE, rows)
@@ -153,7 +153,7 @@ def test_restart_at_every_step_of_two_epochs(data: DataConfig) -> None:
         assert digest(rest) == digest(stream[start:])
 
 
-def test_stream_is_pinned() -> None:
+def test_stream_matches_recorded_digest() -> None:
     """These bytes must not change: a run that is resumed after an upgrade continues with the same batches."""
     documents = [[(7 * i + 3 * j) % 23 + 1 for j in range(i % 9 + 1)] for i in range(24)]
     batches = PairBatches(MemorySplit(documents, all_different=True), SPECIALS, DATA, seed=3)
@@ -162,7 +162,7 @@ def test_stream_is_pinned() -> None:
 
 
 @each_packing
-def test_batch_size_only_groups_the_rows(data: DataConfig) -> None:
+def test_batch_size_does_not_change_rows(data: DataConfig) -> None:
     batches = small_batches(data=data)
     few, many = batches.batch(0, 24), [batches.batch(step, 4) for step in range(6)]
     assert all((few[key] == np.concatenate([b[key] for b in many])).all() for key in few)
@@ -182,7 +182,7 @@ def sources(batches: PairBatches, epoch: int) -> list[tuple[int, ...]]:
     return list(map(tuple, np.concatenate([pairs.first, pairs.count], axis=1).tolist()))
 
 
-def test_epochs_have_one_number_of_rows() -> None:
+def test_epochs_have_equally_many_rows() -> None:
     """The first epoch is its plan, shuffled; a longer plan is cut, a shorter one refilled from its start, remasked."""
     batches = small_batches()
     sizes = [len(batches._epochs.get(epoch)) for epoch in range(30)]
@@ -208,7 +208,7 @@ def test_every_epoch_round_and_seed_has_its_own_order() -> None:
 
 
 @each_packing
-def test_the_order_of_a_run_has_no_serial_correlation(data: DataConfig) -> None:
+def test_row_order_has_no_serial_correlation(data: DataConfig) -> None:
     """Where a row's text stands in the corpus says nothing of where the next rows' texts stand, nor of the step."""
     batches = small_batches(data=data, documents=3000)
     pairs = batches.pairs(np.arange(2 * batches.rows_per_epoch))
@@ -226,7 +226,7 @@ def test_the_order_of_a_run_has_no_serial_correlation(data: DataConfig) -> None:
 
 
 @each_packing
-def test_a_batch_may_straddle_many_epochs(data: DataConfig) -> None:
+def test_batch_may_span_many_epochs(data: DataConfig) -> None:
     batches = small_batches(data=data, documents=2)
     size = 5 * batches.rows_per_epoch + 3
     together = batches.batch(1, size)
@@ -234,7 +234,7 @@ def test_a_batch_may_straddle_many_epochs(data: DataConfig) -> None:
     assert all((together[key] == np.concatenate([row[key] for row in one_by_one])).all() for key in together)
 
 
-def test_random_access_builds_the_plans_of_its_rows_and_no_other() -> None:
+def test_random_access_builds_only_the_plans_it_needs() -> None:
     """A step far ahead costs the plans of its own epochs, not those of all before it."""
     batches = small_batches(documents=400)
     step, size = 10_000_000, 256
@@ -253,17 +253,17 @@ def test_next_plan_is_built_in_the_background() -> None:
 
 
 @pytest.mark.parametrize("documents", [[], [[3, 4]]])
-def test_too_few_documents(documents: list[list[int]]) -> None:
+def test_too_few_documents_are_refused(documents: list[list[int]]) -> None:
     with pytest.raises(ValueError, match=rf"{len(documents)} document\(s\).*at least 2.*data\.held_out=0\.01"):
         PairBatches(MemorySplit(documents), SPECIALS, DATA, 0)
 
 
-def test_rows_too_short_for_a_pair() -> None:
+def test_too_short_rows_are_refused() -> None:
     with pytest.raises(ValueError, match=r"data\.sequence_length=4 is too short for a pair; use 5 or more"):
         small_batches(data=DataConfig(sequence_length=4))
 
 
-def test_a_row_with_more_slots_than_tokens_has_its_shape() -> None:
+def test_row_with_more_slots_than_tokens_matches_spec() -> None:
     data = DataConfig(sequence_length=16, max_predictions=20)
     batches = PairBatches(MemorySplit([[3] * 6] * 9), Specials(), data, 0)
     found = batches.batch(0, 4)
@@ -271,7 +271,7 @@ def test_a_row_with_more_slots_than_tokens_has_its_shape() -> None:
     assert (found["mlm_weights"][:, 16:] == 0).all() and found["mlm_weights"].any()
 
 
-def test_bad_batch_arguments() -> None:
+def test_bad_batch_arguments_are_refused() -> None:
     batches = small_batches()
     with pytest.raises(ValueError, match=r"step=-1"):
         batches.batch(-1, 8)
@@ -282,7 +282,7 @@ def test_bad_batch_arguments() -> None:
 
 
 @pytest.mark.parametrize("documents_per_shard", [None, 4])
-def test_a_real_store_gives_the_same_batches(tmp_path, documents_per_shard: int | None) -> None:
+def test_token_store_gives_the_batches_of_text_in_memory(tmp_path, documents_per_shard: int | None) -> None:
     """Whatever its shards, as the same text in memory."""
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     tokens += [f"##w{n}" if n % 3 == 0 else f"w{n}" for n in range(5, SPECIALS.vocab_size)]

@@ -29,7 +29,7 @@ def notes_of(data: DataConfig, objectives: tuple[str, ...]) -> list[str]:
     return run
 
 
-def test_nsp_on_documents_of_one_sentence_is_reported(tmp_path: Path) -> None:
+def test_nsp_on_one_sentence_documents_is_reported(tmp_path: Path) -> None:
     data = data_of(tmp_path, "\n\n".join(f"{SENTENCE} {n}" for n in range(60)))
     (note,) = [note for note in notes_of(data, ("mlm", "nsp")) if "cannot be learned" in note]
     assert note.startswith("NSP cannot be learned from documents of one sentence: ")
@@ -37,7 +37,7 @@ def test_nsp_on_documents_of_one_sentence_is_reported(tmp_path: Path) -> None:
     assert not [note for note in notes_of(data, ("mlm",)) if "cannot be learned" in note]
 
 
-def test_nsp_on_documents_of_some_sentences_is_not_reported(tmp_path: Path) -> None:
+def test_nsp_on_longer_documents_is_not_reported(tmp_path: Path) -> None:
     documents = [f"{SENTENCE} {n}\n{SENTENCE}" if n % 9 == 0 else f"{SENTENCE} {n}" for n in range(60)]
     assert not notes_of(data_of(tmp_path, "\n\n".join(documents)), ("mlm", "nsp"))
 
@@ -54,7 +54,7 @@ def test_masking_of_single_characters_is_reported(masking: str, text: str, is_re
         assert f"data.masking={masking!r} masks single characters in" in notes[0] and "--data.segmenter" in notes[0]
 
 
-def test_masking_of_a_later_stage_is_looked_at(tmp_path: Path) -> None:
+def test_masking_of_a_later_stage_is_checked(tmp_path: Path) -> None:
     data = data_of(tmp_path, "\n\n".join(f"{CHINESE} {n}\n{CHINESE}" for n in range(60)))
     config = Config(data=data, stages=(StageConfig(start=500_000, masking="words"),))
     assert [note for note in prepare(config).notes if "single characters" in note]

@@ -82,7 +82,7 @@ def test_restart_at_every_step_of_two_epochs(stream, engine: str) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("hosts", [2, 4, 8])
-def test_hosts_feed_their_rows(stream, engine: str, hosts: int) -> None:
+def test_hosts_feed_slices_of_the_same_batches(stream, engine: str, hosts: int) -> None:
     share = BATCH_SIZE // hosts
     feeds = [
         feed(small_batches(), engine, stop=len(stream), rows=slice(n * share, (n + 1) * share)) for n in range(hosts)
@@ -111,7 +111,7 @@ def test_dataset_is_a_tf_dataset_with_static_shapes(stream) -> None:
 
 
 @needs_tensorflow
-def test_an_installed_tensorflow_is_used() -> None:
+def test_tensorflow_is_used_if_installed() -> None:
     with feed(small_batches(), None) as fed:
         assert fed.engine == "tf.data"
 
@@ -130,7 +130,7 @@ print(fed.engine, digest([next(fed) for _ in range(3)]))
     ("before", "engine"),
     [pytest.param("", "tf.data", marks=pytest.mark.long), ("sys.modules['tensorflow'] = None", "threads")],
 )
-def test_a_process_without_tensorflow_gets_the_same_bytes(stream, before: str, engine: str) -> None:
+def test_feed_gives_the_same_bytes_without_tensorflow(stream, before: str, engine: str) -> None:
     """The feed says what it runs on, TensorFlow is silent, and an open feed lets the process end."""
     folders = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "text")]
     code = CODE.format(before=before, folders=folders)
@@ -140,7 +140,7 @@ def test_a_process_without_tensorflow_gets_the_same_bytes(stream, before: str, e
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_damaged_store_is_named_by_the_feed(tmp_path, engine: str) -> None:
+def test_feed_raises_errors_of_a_damaged_store_unchanged(tmp_path, engine: str) -> None:
     """The store's own message arrives: file and byte offset, not what TensorFlow makes of an error."""
     lengths = random_documents(30, seed=2, sentences=6, tokens=9)
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{n}" for n in range(5, 1000))]
@@ -158,7 +158,7 @@ def test_a_damaged_store_is_named_by_the_feed(tmp_path, engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_batches_before_an_error_arrive(stream, engine: str) -> None:
+def test_feed_yields_batches_before_an_error(stream, engine: str) -> None:
     class Broken(Jittery):
         def batch(self, step: int, global_batch_size: int, rows=None) -> dict[str, np.ndarray]:
             if step == 4:
@@ -173,7 +173,7 @@ def test_batches_before_an_error_arrive(stream, engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_closing_stops_the_threads(engine: str) -> None:
+def test_closing_the_feed_stops_its_threads(engine: str) -> None:
     begun, made = [], []
 
     class Noted(Jittery):
@@ -198,7 +198,7 @@ def test_closing_stops_the_threads(engine: str) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("hosts", [1, 3])
-def test_small_batches_are_made_together(monkeypatch, stream, engine: str, hosts: int) -> None:
+def test_several_small_batches_are_made_in_one_call(monkeypatch, stream, engine: str, hosts: int) -> None:
     """One call makes several, also from a step amid them, to a stop amid them, and of some rows."""
     positions = DATA.sequence_length * BATCH_SIZE // hosts
     monkeypatch.setattr(bertjax.input.feed, "POSITIONS_TOGETHER", 3 * positions)
@@ -218,7 +218,7 @@ def test_small_batches_are_made_together(monkeypatch, stream, engine: str, hosts
     assert max(calls) == together * len(made[0]["input_ids"]) and len(calls) == -(-len(wanted) // together) > 2
 
 
-def test_a_feed_makes_only_a_few_batches_ahead() -> None:
+def test_feed_makes_only_a_few_batches_ahead() -> None:
     split = MemorySplit(random_documents(50, seed=2))
     asked = []
 

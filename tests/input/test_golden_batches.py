@@ -67,7 +67,7 @@ def digests(name: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_batches_are_those_on_record(name):
+def test_batches_match_recorded_digests(name):
     assert digests(name) == json.loads(RECORD.read_text())[name]
 
 

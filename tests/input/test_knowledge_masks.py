@@ -40,7 +40,7 @@ SPLIT = SplitWithPlanes([[100] * 5] * 30, all_different=True)
 
 
 @pytest.mark.parametrize("packing", ["none", "pairs"])
-def test_long_units_have_the_share_where_there_is_room(packing: str) -> None:
+def test_long_units_are_masked_at_the_configured_share(packing: str) -> None:
     """Units of 20 tokens: `max_predictions` is the limit, and no more is assumed of their number."""
     data = replace(DATA, sequence_length=128, max_predictions=127, packing=packing)
     ids = np.full((ROWS, 128), 7, np.int32)
@@ -57,7 +57,7 @@ def test_long_units_have_the_share_where_there_is_room(packing: str) -> None:
 @pytest.mark.parametrize(
     ("masking", "size", "count", "packing"), [("entities", 5, "each", "pairs"), ("phrases", 3, "round", "none")]
 )
-def test_batches_hide_whole_units_of_the_level(masking: str, size: int, count: str, packing: str) -> None:
+def test_whole_entities_or_phrases_are_masked(masking: str, size: int, count: str, packing: str) -> None:
     """Token n of the split is 5 + n, which tells its unit; of a unit that a row cuts, its part is hidden whole."""
     data = replace(DATA, masking=masking, mask_count=count, packing=packing, pairs_per_row=3)
     batch = PairBatches(SPLIT, replace(SPECIALS, vocab_size=20_000), data, 0).batch(0, 128)
@@ -73,7 +73,7 @@ def test_batches_hide_whole_units_of_the_level(masking: str, size: int, count: s
     assert np.count_nonzero(found == size) > 0.75 * np.count_nonzero(found) > 300
 
 
-def test_units_that_nothing_marks_are_refused() -> None:
+def test_masking_of_unmarked_units_is_refused() -> None:
     with pytest.raises(ValueError, match=r"data\.masking='phrases' without data\.units: .* set data\.units to spans:"):
         PairBatches(SPLIT, SPECIALS, replace(DATA, masking="phrases", units=""), 0)
     with pytest.raises(

@@ -18,7 +18,7 @@ SPLIT = MemorySplit(random_documents(60, seed=2, sentences=4, tokens=9))
 DATA = DataConfig(sequence_length=48, max_predictions=8, keep_share=1.0, random_share=0.0)
 
 
-def test_pairs_by_hand() -> None:
+def test_lay_out_pairs_by_hand() -> None:
     tokens, lengths = np.array([11, 12, 13, 21, 31, 41, 42]), np.array([[3, 1], [1, 2]])
     encoder, is_text = lay_out(tokens, lengths, 9, SPECIALS, BERT)
     assert encoder["input_ids"].tolist() == [[2, 11, 12, 13, 3, 21, 3, 0, 0], [2, 31, 3, 41, 42, 3, 0, 0, 0]]
@@ -35,7 +35,7 @@ def test_pairs_by_hand() -> None:
 
 @pytest.mark.parametrize("packing", ["none", "pairs"])
 @pytest.mark.parametrize("objectives", [("mlm", "nsp"), ("mlm", "sop")], ids=" ".join)
-def test_batches_of_another_template(packing: str, objectives: tuple[str, ...]) -> None:
+def test_batches_with_another_template_are_well_formed(packing: str, objectives: tuple[str, ...]) -> None:
     data = replace(DATA, packing=packing)
     batches = PairBatches(SPLIT, SPECIALS, data, 0, objectives=objectives, template=ROBERTA)
     batch = batches.batch(0, 60)
@@ -54,7 +54,7 @@ def test_batches_of_another_template(packing: str, objectives: tuple[str, ...]) 
 
 
 @pytest.mark.parametrize("rows", ["full_sentences", "doc_sentences"])
-def test_running_text_is_the_same_for_both_templates(rows: str) -> None:
+def test_running_text_does_not_depend_on_the_template(rows: str) -> None:
     data = replace(DATA, rows=rows)
     one, other = (PairBatches(SPLIT, SPECIALS, data, 0, template=template).batch(0, 20) for template in (BERT, ROBERTA))
     assert all((one[key] == other[key]).all() for key in one)

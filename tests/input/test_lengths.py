@@ -15,6 +15,6 @@ UP_TO_512 = {16, 32, 64, 128, 192, 256, 384, 512}
         (4, True, UP_TO_512 | {48, 96, 640, 768, 896, 1024, 1280, 1536, 1792, 2048, 2560, 3072, 3584, 4096, 5120}),
     ],
 )
-def test_a_length_is_the_least_that_is_enough(steps, fine, lengths):
+def test_row_length_is_the_smallest_that_suffices(steps, fine, lengths):
     for needed in range(1, max(lengths) + 1):
         assert row_length(needed, steps, fine) == min(length for length in lengths if length >= needed)

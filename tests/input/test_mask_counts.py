@@ -34,7 +34,7 @@ def drawn(name: str, tokens: int, share: float, special: int = 3) -> np.ndarray:
 @pytest.mark.parametrize(
     ("tokens", "share"), [(6, 0.15), (20, 0.15), (100, 0.15), (128, 0.15), (509, 0.2), (512, 0.15)]
 )
-def test_random_round_has_the_exact_share(tokens: int, share: float) -> None:
+def test_random_round_has_the_exact_expected_share(tokens: int, share: float) -> None:
     """RoBERTa: int(0.15 L + u), so the mean is 0.15 L and no count is a whole one away from it."""
     found = drawn("random_round", tokens, share)
     below, above = int(tokens * share), int(np.ceil(tokens * share - 1e-9))
@@ -58,7 +58,7 @@ def test_each_is_binomial(tokens: int, share: float) -> None:
     assert stats.chisquare(seen[common], expected[common] * seen[common].sum() / expected[common].sum()).pvalue > 0.01
 
 
-def test_each_token_is_hidden_independently() -> None:
+def test_each_masks_tokens_independently() -> None:
     data = DataConfig(sequence_length=64, max_predictions=45, mask_count="each", mask_probability=0.3)
     text = np.random.default_rng(0).integers(5, SPECIALS.vocab_size, 61)
     encoder, places = lay_out(np.tile(text, MANY), np.tile([30, 31], (MANY, 1)), 64, SPECIALS)
@@ -84,7 +84,7 @@ def test_each_token_is_hidden_independently() -> None:
     special=st.booleans(),
     seed=st.integers(0, 2**40),
 )
-def test_all_predictions_have_room(
+def test_every_masked_token_has_a_prediction(
     name: str,
     masking: str,
     length: int,
@@ -121,7 +121,7 @@ def test_all_predictions_have_room(
 
 
 @pytest.mark.parametrize("name", [name for name, count in COUNTS.items() if not count.may_be_full])
-def test_the_most_is_a_bound_for_packed_rows(name: str) -> None:
+def test_most_bounds_the_count_of_packed_rows(name: str) -> None:
     """Whatever the lengths of the sequences, and all draws at their worst."""
     count, rng = COUNTS[name], np.random.default_rng(3)
     for _ in range(300):
@@ -136,7 +136,7 @@ def test_the_most_is_a_bound_for_packed_rows(name: str) -> None:
 
 
 @pytest.mark.parametrize("share", [0.05, 0.15, 0.3, 0.4])
-def test_packed_rows_have_room_for_independent_draws(share: float) -> None:
+def test_most_suffices_for_independent_draws(share: float) -> None:
     for tokens in (64, 128, 512, 1_024, 8_192):
         slots = COUNTS["each"].most(tokens, 32, share, 5)
         assert stats.binom.sf(slots, tokens, share) < 1e-6
@@ -144,7 +144,7 @@ def test_packed_rows_have_room_for_independent_draws(share: float) -> None:
 
 
 @pytest.mark.parametrize("name", ["random_round", "each"])
-def test_the_least_limit_cuts_nothing(name: str) -> None:
+def test_least_limit_never_cuts_a_count(name: str) -> None:
     for tokens, share in ((8, 0.15), (64, 0.3), (128, 0.15), (512, 0.15)):
         assert drawn(name, tokens, share, special=0).max() <= COUNTS[name].least_limit(tokens, share)
 
@@ -158,7 +158,7 @@ def rows_of_nines(copies: int, slots: int = 19, **options: object) -> tuple[np.n
     return np.take_along_axis(masked, masks["mlm_positions"], axis=1), masks
 
 
-def test_ordinary_random_tokens_are_no_special_ones() -> None:
+def test_ordinary_random_tokens_exclude_special_tokens() -> None:
     shown, _ = rows_of_nines(4_000, keep_share=0, random_share=1, random_ids="ordinary")
     seen = np.bincount(shown.ravel(), minlength=SPECIALS.vocab_size)
     special = sorted(SPECIALS.special.values())
@@ -166,7 +166,7 @@ def test_ordinary_random_tokens_are_no_special_ones() -> None:
     assert stats.chisquare(np.delete(seen, special)).pvalue > 0.01
 
 
-def test_random_tokens_of_the_corpus_are_as_frequent_as_there() -> None:
+def test_corpus_random_tokens_follow_corpus_frequencies() -> None:
     shown, _ = rows_of_nines(4_000, keep_share=0, random_share=1, random_ids="corpus")
     seen = np.bincount(shown.ravel(), minlength=SPECIALS.vocab_size)
     there = np.bincount(SPLIT.flat, minlength=SPECIALS.vocab_size)
@@ -181,7 +181,7 @@ def test_first_of_run_by_hand() -> None:
     assert REPLACED_BY["token"](positions) is positions
 
 
-def test_a_span_is_replaced_as_one() -> None:
+def test_span_gets_one_kind_of_replacement() -> None:
     """All of a merged span is [MASK], random or kept, at 80, 10 and 10 %; its random tokens differ from each other."""
     shown, masks = rows_of_nines(6_000, masking="spans", replace_by="span", random_ids="ordinary")
     kinds: list[int] = []
@@ -203,7 +203,7 @@ def test_a_span_is_replaced_as_one() -> None:
 
 
 @pytest.mark.parametrize("options", [{"masking": "tokens"}, {"masking": "words"}, {"masking": "spans"}], ids=str)
-def test_special_tokens_are_hidden_if_requested(options: dict) -> None:
+def test_special_tokens_are_masked_if_requested(options: dict) -> None:
     plain = DataConfig(sequence_length=64, max_predictions=40, mask_probability=0.5, **options)
     labels = {}
     for data in (plain, replace(plain, mask_special=True)):

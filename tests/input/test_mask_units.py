@@ -93,7 +93,7 @@ def assert_alike(ours: list[list[int]], theirs: list[list[int]]) -> None:
     ("total", "slots"),
     [(128, 20), *(pytest.param(*cell, marks=pytest.mark.long) for cell in ((40, 20), (90, 5)))],
 )
-def test_ngrams_are_distributed_as_in_the_reference(shares: tuple[float, ...], total: int, slots: int) -> None:
+def test_ngrams_match_the_reference_in_distribution(shares: tuple[float, ...], total: int, slots: int) -> None:
     data = DataConfig(masking="ngrams", ngram_shares=shares, max_predictions=slots)
     budget = min(slots, max(1, round(total * 0.15)))
     rng, words = random.Random(3), words_in(total)
@@ -108,7 +108,7 @@ def test_ngrams_are_distributed_as_in_the_reference(shares: tuple[float, ...], t
     ("total", "share"),
     [(128, 0.15), *(pytest.param(*cell, marks=pytest.mark.long) for cell in ((50, 0.15), (60, 0.9)))],
 )
-def test_spans_are_distributed_as_in_the_reference(p: float, longest: int, total: int, share: float) -> None:
+def test_spans_match_the_reference_in_distribution(p: float, longest: int, total: int, share: float) -> None:
     data = DataConfig(masking="spans", span_p=p, span_max=longest, max_predictions=60, mask_probability=share)
     budget = min(60, total - 3, max(1, round(total * share)))
     rng, words = random.Random(3), words_in(total)
@@ -125,7 +125,7 @@ def test_spans_are_distributed_as_in_the_reference(p: float, longest: int, total
     ],
     ids=["macbert", "albert", "spanbert"],
 )
-def test_lengths_have_the_published_shares(options: dict, expected: np.ndarray) -> None:
+def test_unit_lengths_have_the_published_shares(options: dict, expected: np.ndarray) -> None:
     """Where a row is so long that pieces hardly meet, runs of hidden words of one token are the pieces."""
     rows_, length, budget = 80, 50_000, 400
     places = np.ones((rows_, length), bool)
@@ -189,7 +189,7 @@ def test_masks_of_every_unit_are_well_formed(
             assert taken >= least, "these units use all that they may"
 
 
-def test_units_are_those_of_the_store_and_are_requested() -> None:
+def test_units_masking_uses_the_units_of_the_store() -> None:
     split = SplitWithUnits(random_documents(40, seed=1, sentences=4, tokens=30), all_different=True)
     data = DataConfig(masking="units", sequence_length=64, max_predictions=12)
     specials = replace(SPECIALS, vocab_size=10**6)
@@ -206,7 +206,7 @@ def test_units_are_those_of_the_store_and_are_requested() -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_masks_belong_to_the_sequence_not_to_the_batch(name: str) -> None:
+def test_masks_do_not_depend_on_the_batch(name: str) -> None:
     data = DataConfig(sequence_length=64, max_predictions=10, **KINDS[name])
     ids, places = rows(50, 30, 64)
     keys, rule = hash64(0, np.arange(30)), MaskRule.of(data, SPECIALS, SPLIT)
@@ -235,12 +235,12 @@ def test_masks_belong_to_the_sequence_not_to_the_batch(name: str) -> None:
         ({"mask_count": "random_round", "sequence_length": 512}, r"data\.max_predictions=20 .* may need 77; raise it"),
     ],
 )
-def test_what_cannot_be_is_refused(changes: dict, message: str) -> None:
+def test_invalid_masking_options_are_refused(changes: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         PairBatches(SPLIT, SPECIALS, DataConfig(**changes), 0)
 
 
-def test_random_tokens_have_units_too() -> None:
+def test_made_up_text_supports_masking_of_units() -> None:
     """Speed is measured without a store, whatever is hidden."""
     data = DataConfig(masking="units", segmenter="jieba", sequence_length=64)
     batch = made_up_batches(data, 0, 2_000).batch(0, 8)

@@ -65,7 +65,7 @@ def test_number_of_masks(slots: int) -> None:
 
 
 @pytest.mark.parametrize("probability", [0.0, 0.9, 0.99])
-def test_never_more_masks_than_candidates(probability: float) -> None:
+def test_masks_do_not_exceed_candidates(probability: float) -> None:
     input_ids, candidates, _ = same_text(16, 7, 2, 5)
     _, masks = mask_tokens(input_ids, candidates, keys(5), rule(20, probability=probability))
     expected = 1 if probability == 0 else 4
@@ -91,7 +91,7 @@ def test_shares_of_mask_keep_and_random() -> None:
 
 
 @pytest.mark.parametrize(("keep", "random"), [(0.0, 0.0), (0.0, 0.2), (0.2, 0.0), (0.2, 0.8), (0.0, 1.0)])
-def test_the_papers_other_shares(keep: float, random: float) -> None:
+def test_configured_replacement_shares_are_exact(keep: float, random: float) -> None:
     input_ids, candidates, _ = same_text(128, 128, 60, MANY)
     plain = rule(20)
     given = replace(plain, replacement=replace(plain.replacement, keep_share=keep, random_share=random))
@@ -107,7 +107,7 @@ def test_the_papers_other_shares(keep: float, random: float) -> None:
 
 
 @pytest.mark.parametrize("total", [20, 77, 128])
-def test_every_candidate_is_as_likely(total: int) -> None:
+def test_candidates_are_masked_with_equal_probability(total: int) -> None:
     input_ids, candidates, _ = same_text(128, total, total // 3, MANY)
     _, masks = mask_tokens(input_ids, candidates, keys(MANY), rule(20))
     positions = masks["mlm_positions"][masks["mlm_weights"] > 0]
@@ -121,7 +121,7 @@ def test_every_candidate_is_as_likely(total: int) -> None:
 
 
 @pytest.mark.parametrize(("total", "slots"), [(40, 20), (64, 4), (128, 20)])
-def test_whole_words_are_distributed_as_in_the_reference(total: int, slots: int) -> None:
+def test_whole_words_match_the_reference_in_distribution(total: int, slots: int) -> None:
     """How many tokens are chosen, and how often each: words that do not fit are skipped, later ones still tried."""
     first, passes = total // 3, 4000
     input_ids, candidates, text = same_text(128, total, first, passes)
@@ -141,7 +141,7 @@ def test_whole_words_are_distributed_as_in_the_reference(total: int, slots: int)
     assert (np.abs(ours - others) / np.maximum(spread, 1)).max() < 4
 
 
-def test_whole_words_stay_whole() -> None:
+def test_whole_words_are_masked_completely() -> None:
     input_ids, candidates, text = same_text(128, 120, 50, 500)
     _, masks = mask_tokens(input_ids, candidates, keys(500), rule(20, whole_words=True))
     places = np.flatnonzero(candidates[0])
@@ -158,7 +158,7 @@ def test_whole_words_stay_whole() -> None:
         assert len(chosen) == weights.sum() <= 18
 
 
-def test_a_word_too_long_for_the_row_is_skipped() -> None:
+def test_word_longer_than_the_mask_budget_is_skipped() -> None:
     continued = int(np.flatnonzero(SPECIALS.is_continuation)[0])
     text = np.array([7, 7, 7, 7] + [continued] * 12 + [8, 8, 8])  # one word of 13 tokens, round(22 * 0.15) = 3 wanted
     encoder, candidates = lay_out(np.tile(text, 300), np.tile([4, 15], (300, 1)), 32, SPECIALS)
@@ -169,7 +169,7 @@ def test_a_word_too_long_for_the_row_is_skipped() -> None:
     assert set(masks["mlm_positions"].ravel().tolist()) == {0, 1, 2, 3, 18, 19, 20}
 
 
-def test_next_tokens_leave_out_the_last_of_a_sequence() -> None:
+def test_next_tokens_skip_the_last_of_each_sequence() -> None:
     sequence_ids = np.array([[1, 1, 1, 1, 0, 0], [1, 1, 2, 2, 2, 0], [1, 2, 2, 2, 2, 2]], np.int32)
     input_ids = np.arange(18, dtype=np.int32).reshape(3, 6) + 5
     found = next_tokens(input_ids, sequence_ids)
@@ -198,7 +198,7 @@ def test_truncated_lengths(room: int) -> None:
 
 
 @pytest.mark.parametrize("dropped", [1, 5, 63, 64, 65, 200])
-def test_front_and_back_are_cut_by_fair_coins(dropped: int) -> None:
+def test_truncation_cuts_front_and_back_by_fair_coins(dropped: int) -> None:
     lengths = np.tile([30 + dropped, 10], (MANY, 1))
     begins, _ = truncate(np.zeros_like(lengths), lengths, 40, keys(MANY, dropped))
     assert (begins[:, 1] == 0).all()
@@ -210,7 +210,7 @@ def test_front_and_back_are_cut_by_fair_coins(dropped: int) -> None:
     assert seen[~common].sum() < 60
 
 
-def test_both_segments_are_cut_independently() -> None:
+def test_truncation_cuts_segments_independently() -> None:
     lengths = np.tile([60, 60], (MANY, 1))
     begins, kept = truncate(np.zeros_like(lengths), lengths, 61, keys(MANY))
     assert (kept == [31, 30]).all()
@@ -218,7 +218,7 @@ def test_both_segments_are_cut_independently() -> None:
     assert len(set(keys(MANY).tolist())) == MANY
 
 
-def test_a_giant_sentence_is_cut_to_size() -> None:
+def test_truncation_cuts_a_giant_sentence() -> None:
     begins, kept = truncate(np.array([[0, 0]]), np.array([[3_000_000, 4]]), 125, keys(1))
     assert kept.tolist() == [[121, 4]]
     assert abs(begins[0, 0] - 1_500_000) < 5 * np.sqrt(3_000_000 / 4)

@@ -53,9 +53,7 @@ def lengths_of(split: MemorySplit) -> np.ndarray:
     epoch=st.integers(0, 50),
     seed=st.integers(0, 2**40),
 )
-def test_shares_are_the_requested_ones_to_a_document(
-    sizes: list[int], weights: list[float], epoch: int, seed: int
-) -> None:
+def test_shares_are_exact_to_one_document(sizes: list[int], weights: list[float], epoch: int, seed: int) -> None:
     split = split_of(*sizes)
     tokens = lengths_of(split)
     edges = split.source_edges
@@ -86,7 +84,7 @@ def test_mixture_reads_documents_of_a_source_equally_often() -> None:
     assert counts[0] > 3 * counts[69]
 
 
-def test_smoothing_is_multilingual_berts() -> None:
+def test_token_shares_smooth_like_multilingual_bert() -> None:
     shares = token_shares([1000, 10], (), 0.7)
     assert shares[0] / shares[1] == pytest.approx(100**0.7)
     assert shares.sum() == pytest.approx(1)
@@ -97,7 +95,7 @@ def test_smoothing_is_multilingual_berts() -> None:
         token_shares([5, 0], (1.0, 1.0), 1.0)
 
 
-def test_phases_read_more_sources_at_flatter_shares() -> None:
+def test_stages_have_their_own_sources_and_temperatures() -> None:
     """As mmBERT's: shares of tokens to the power of the stage's temperature, among the sources of the stage."""
     split = split_of(60, 20, 9)
     names = ("text:a", "text:b", "text:c")
@@ -120,7 +118,7 @@ def test_phases_read_more_sources_at_flatter_shares() -> None:
         assert np.abs(found / found.sum() - wanted).max() < 0.02 and (found > 0).sum() == read
 
 
-def test_mmbert_has_its_shares_and_masks_at_every_step() -> None:
+def test_mmbert_stages_have_the_published_shares_and_masks() -> None:
     """Of the recipe with as many sources as languages: 60, 110 and 1,833, whose sizes follow Zipf's law."""
     names = tuple(f"text:{number}" for number in range(1_833))
     recipe = load_recipe("mmbert")
@@ -168,7 +166,7 @@ def test_random_b_is_never_a_copy_of_the_same_document() -> None:
         assert len(set(plan.b_start[of_first].tolist())) > 1
 
 
-def test_every_sentence_is_used_as_often_as_its_document_is_read() -> None:
+def test_sentences_are_used_once_per_reading() -> None:
     split = split_of(6, 30)
     reading = mix_sources(split.source_edges, lengths_of(split), np.array([0.8, 0.2]), 3, 0)
     plan = build_plan(
@@ -185,7 +183,7 @@ def test_every_sentence_is_used_as_often_as_its_document_is_read() -> None:
 
 
 @pytest.mark.parametrize("packing", ["none", "pairs"])
-def test_batches_of_a_mixture_are_as_pure_as_others(packing: str) -> None:
+def test_mixture_batches_do_not_depend_on_host_or_history(packing: str) -> None:
     data = replace(DATA, weights=(3.0, 1.0), packing=packing)
     batches = PairBatches(split_of(12, 40), Specials(), data, 0)
     again = PairBatches(split_of(12, 40), Specials(), data, 0)
@@ -195,7 +193,7 @@ def test_batches_of_a_mixture_are_as_pure_as_others(packing: str) -> None:
         assert all((half[key] == whole[key][4:]).all() for key in whole)
 
 
-def test_a_mixture_of_one_document_is_refused() -> None:
+def test_mixture_of_one_document_is_refused() -> None:
     split = split_of(1, 5)
     with pytest.raises(ValueError, match=r"data.weights=\(1.0, 0.0\).*fewer than 2 documents"):
         PairBatches(split, Specials(), replace(DATA, weights=(1.0, 0.0)), 0)

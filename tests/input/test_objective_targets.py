@@ -42,7 +42,7 @@ def chunks_of(document: list[int], target: int) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("epoch", [0, 3])
-def test_chunks_of_sentence_order_are_albert_s(epoch: int) -> None:
+def test_sentence_order_chunks_match_albert(epoch: int) -> None:
     """No sentence is put back; B is random where a chunk is one sentence, and only there."""
     documents, sentences = SPLIT.document_offsets, SPLIT.sentence_offsets
     plan = build_plan(
@@ -87,7 +87,7 @@ def segments(batch: dict[str, np.ndarray], row: int) -> tuple[list[int], list[in
     return first.tolist(), second.tolist()
 
 
-def test_half_of_the_pairs_in_order_are_swapped() -> None:
+def test_sentence_order_swaps_half_of_the_pairs() -> None:
     batches = PairBatches(SPLIT, SPECIALS, DATA, 3, objectives=("mlm", "sop"))
     rows = batches.rows(np.arange(2 * batches.rows_per_epoch))
     edges = SPLIT.sentence_offsets[SPLIT.document_offsets]
@@ -109,7 +109,7 @@ def test_half_of_the_pairs_in_order_are_swapped() -> None:
     assert all((again[key] == rows[key][:40]).all() for key in rows)
 
 
-def test_packing_changes_no_pair_of_sentence_order() -> None:
+def test_packing_does_not_change_sentence_order_pairs() -> None:
     packed_data = replace(DATA, packing="pairs", pairs_per_row=4, sequence_length=64)
     plain, packed = (PairBatches(SPLIT, SPECIALS, data, 3, objectives=("mlm", "sop")) for data in (DATA, packed_data))
     alone = plain.rows(np.arange(plain.rows_per_epoch))
@@ -140,7 +140,7 @@ def test_packing_changes_no_pair_of_sentence_order() -> None:
     ids=" ".join,
 )
 @pytest.mark.parametrize("packing", ["none", "pairs"])
-def test_a_batch_holds_what_its_objectives_ask_for(objectives: tuple[str, ...], keys: list[str], packing: str) -> None:
+def test_batch_has_the_arrays_of_its_objectives(objectives: tuple[str, ...], keys: list[str], packing: str) -> None:
     data = replace(DATA, packing=packing)
     batches = PairBatches(SPLIT, SPECIALS, data, 0, objectives=objectives)
     batch = batches.batch(0, 12)
@@ -162,7 +162,7 @@ def test_a_batch_holds_what_its_objectives_ask_for(objectives: tuple[str, ...], 
         (("mlm", "nsp", "sop"), r"nsp and sop need different sentence pairs; leave one of them out"),
     ],
 )
-def test_objectives_that_cannot_be_are_refused(objectives: tuple[str, ...], message: str) -> None:
+def test_invalid_objectives_are_refused(objectives: tuple[str, ...], message: str) -> None:
     for make in (
         lambda: PairBatches(SPLIT, SPECIALS, DATA, 0, objectives=objectives),
         lambda: batch_spec(DATA, 4, objectives),
@@ -171,7 +171,7 @@ def test_objectives_that_cannot_be_are_refused(objectives: tuple[str, ...], mess
             make()
 
 
-def test_rows_that_cannot_be_are_refused_before_any_text_is_read() -> None:
+def test_invalid_rows_are_refused_before_text_is_read() -> None:
     data = DataConfig(sources=("text:nowhere/*",), masking="word")
     with pytest.raises(ValueError, match=r"data\.masking='word' is unknown"):
         open_training_data([replace(data, masking="tokens"), data], no_progress)
@@ -218,7 +218,7 @@ MADE_UP = '''
 
 
 @pytest.mark.parametrize("packing", ["none", "pairs"])
-def test_an_objective_is_added_by_a_file_and_a_line(tmp_path: Path, monkeypatch, packing: str) -> None:
+def test_objective_can_be_added_by_a_file_and_a_line(tmp_path: Path, monkeypatch, packing: str) -> None:
     (tmp_path / "made_up.py").write_text(textwrap.dedent(MADE_UP))
     monkeypatch.setattr(bertjax.input.targets, "__path__", [*bertjax.input.targets.__path__, str(tmp_path)])
     monkeypatch.delitem(importlib.sys.modules, "bertjax.input.targets.made_up", raising=False)

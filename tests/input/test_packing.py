@@ -30,7 +30,7 @@ def batches(data: DataConfig, seed: int = 0) -> PairBatches:
 
 @settings(max_examples=100, derandomize=True)
 @given(st.lists(st.integers(5, 64), max_size=200), st.integers(1, 9), st.integers(0, 2**63))
-def test_every_pair_is_in_one_row_that_holds_it(lengths: list[int], most: int, key: int) -> None:
+def test_pack_puts_every_pair_in_one_row(lengths: list[int], most: int, key: int) -> None:
     sizes = np.array(lengths, np.uint16)
     packing = pack(sizes, 64, most, key)
     assert sorted(packing.order.tolist()) == list(range(len(lengths)))
@@ -43,7 +43,7 @@ def test_every_pair_is_in_one_row_that_holds_it(lengths: list[int], most: int, k
     assert (again.order == packing.order).all() and (again.offsets == packing.offsets).all()
 
 
-def test_pairs_of_a_length_are_shuffled() -> None:
+def test_pack_shuffles_pairs_of_equal_length() -> None:
     sizes = np.full(3000, 20, np.uint16)
     one, other = pack(sizes, 64, 8, 1), pack(sizes, 64, 8, 2)
     assert len(one) == 1000
@@ -51,7 +51,7 @@ def test_pairs_of_a_length_are_shuffled() -> None:
     assert abs(np.corrcoef(one.order[:-1], one.order[1:])[0, 1]) < 0.1
 
 
-def test_every_epoch_is_packed_under_a_key_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_epoch_is_packed_with_its_own_key(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else equal lengths would share rows in the same way in every epoch."""
     keys: list[int] = []
 
@@ -90,7 +90,7 @@ def pairs_in(batch: dict[str, np.ndarray]) -> list[tuple]:
 
 
 @pytest.mark.parametrize("change", [{}, {"masking": "words"}, {"predict": "next"}, {"mask_probability": 0.02}])
-def test_packing_changes_no_pair(change: dict) -> None:
+def test_packing_does_not_change_pairs(change: dict) -> None:
     """All pairs of an epoch's plan, packed, are the pairs of the plain rows: tokens, segments, masks, labels."""
     epoch = 1
     plain, packed = batches(replace(PLAIN, **change)), batches(replace(PACKED, **change))
@@ -103,7 +103,7 @@ def test_packing_changes_no_pair(change: dict) -> None:
 
 
 @pytest.mark.parametrize("rows", ["pairs", "doc_sentences"])
-def test_the_width_of_tables_changes_no_row(rows: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_width_does_not_change_rows(rows: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sequences are laid out in tables as wide as they need, or all in tables of whole rows."""
     objectives = ("mlm", "nsp") if rows == "pairs" else ("mlm", "sbo")
     draw = np.random.default_rng(0)
@@ -147,7 +147,7 @@ def test_unused_slots_are_empty_and_predictions_ascend() -> None:
 
 
 @pytest.mark.parametrize("rows", ["crops", "pieces", "documents", "doc_sentences", "full_sentences"])
-def test_rows_of_the_shortest_texts_have_room_for_masks(rows: RowsOf) -> None:
+def test_packed_rows_of_one_token_texts_have_room_for_masks(rows: RowsOf) -> None:
     data = DataConfig(sequence_length=24, pairs_per_row=8, rows=rows, packing="pairs")
     batch = PairBatches(MemorySplit([[1]] * 40), SPECIALS, data, 0, objectives=("mlm",)).batch(0, 2)
     assert batch["mlm_weights"].sum(axis=1).max() == 8

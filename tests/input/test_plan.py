@@ -157,7 +157,7 @@ def test_pieces_of_a_document_are_one_document(monkeypatch: pytest.MonkeyPatch) 
     assert len(targets) > 5
 
 
-def test_plan_is_a_pure_function_and_epochs_differ() -> None:
+def test_plan_depends_only_on_seed_and_epoch() -> None:
     split = MemorySplit(random_documents(50, seed=2))
     one, again = plan_of(split, 61), plan_of(split, 61)
     assert all((a == b).all() for a, b in zip(astuple(one), astuple(again), strict=True))
@@ -211,7 +211,7 @@ def smallest_pvalue(ours: np.ndarray, theirs: np.ndarray) -> float:
     return float(stats.ttest_ind(ours[:, is_common], theirs[:, is_common], equal_var=False).pvalue.min())
 
 
-def test_pairs_are_distributed_as_the_reference_makes_them() -> None:
+def test_pairs_match_the_reference_in_distribution() -> None:
     """How many, the share of IsNext, and the lengths of A, of B, of both; and the comparison sees a forgotten rule."""
     documents = random_documents(120, seed=3, sentences=8, tokens=14)
     rules = PairRules(LENGTH)
@@ -225,7 +225,7 @@ def tiny_plan(size: int) -> EpochPlan:
     return EpochPlan(*(np.zeros(size, np.int32) for _ in range(5)))
 
 
-def test_a_plan_is_built_once_however_many_threads_ask() -> None:
+def test_plan_cache_builds_each_plan_once() -> None:
     built = []
 
     def build(epoch: int, ahead: bool) -> EpochPlan:
@@ -250,7 +250,7 @@ def test_a_plan_is_built_once_however_many_threads_ask() -> None:
 
 
 @pytest.mark.parametrize("in_background", [False, True])
-def test_an_error_while_building_reaches_whoever_needs_the_plan(in_background: bool) -> None:
+def test_plan_cache_raises_errors_of_the_build(in_background: bool) -> None:
     def build(epoch: int, ahead: bool) -> EpochPlan:
         raise ValueError(f"damaged at {epoch}")
 

@@ -32,7 +32,7 @@ def test_hash_broadcasts_keys_over_counters() -> None:
         assert row.tolist() == hash64(key, counters).tolist()
 
 
-def test_hash_leaves_its_arguments_alone() -> None:
+def test_hash_does_not_change_its_arguments() -> None:
     counters = np.arange(4, dtype=np.uint64)
     hash64(7, counters)
     assert counters.tolist() == [0, 1, 2, 3]
@@ -52,7 +52,7 @@ def test_uniform_stays_below_one() -> None:
         assert below(top, bound).tolist() == [bound - 1]
 
 
-def test_purposes_and_neighbours_are_independent() -> None:
+def test_hashes_of_purposes_and_counters_are_independent() -> None:
     """No bit of a hash agrees with the same bit of the next counter's, or of another purpose's, too often."""
     keys = hash64(3, np.arange(100_000))
     other = fold_in(keys, "something else")
@@ -75,7 +75,7 @@ def test_permutation_has_random_access() -> None:
     assert permute(np.array([], np.int64), 10, 5).tolist() == []
 
 
-def test_all_small_permutations_are_equally_likely() -> None:
+def test_small_permutations_are_equally_likely() -> None:
     drawn = Counter(tuple(permute(np.arange(4), 4, key).tolist()) for key in range(6000))
     assert stats.chisquare([drawn[p] for p in permutations(range(4))]).pvalue > 0.01
 

@@ -48,14 +48,14 @@ def test_draw_by_weight_equals_successive_draws(count: int) -> None:
         assert abs(seen[members] - rows * probability) < 5 * deviation + 1, members
 
 
-def test_weights_are_those_of_the_counts() -> None:
+def test_token_weights_follow_the_counts() -> None:
     counted = Counter(SPLIT.flat.tolist())
     weights = token_weights(SPLIT, 80, 0.7)
     np.testing.assert_allclose(weights, [max(counted[token], 1) ** -0.7 for token in range(80)], rtol=1e-12)
     assert MaskRule.of(replace(DATA, mask_power=0.0), VOCABULARY, SPLIT).weights is None
 
 
-def test_a_row_is_the_same_alone_and_packed() -> None:
+def test_weighted_masks_do_not_depend_on_batch_or_packing() -> None:
     def sequences(data: DataConfig) -> list[tuple]:
         batches = PairBatches(SPLIT, VOCABULARY, data, seed=3, objectives=("mlm",))
         rows = batches.rows(np.arange(batches.rows_per_epoch))
@@ -73,6 +73,6 @@ def test_a_row_is_the_same_alone_and_packed() -> None:
     assert single != sequences(replace(DATA, mask_power=0.0))
 
 
-def test_only_single_tokens_are_drawn_by_count() -> None:
+def test_mask_power_is_refused_for_words() -> None:
     with pytest.raises(ValueError, match=r"data.mask_power=0.7 with data.masking='words' has no effect"):
         check_masking(replace(DATA, masking="words"))

@@ -165,7 +165,7 @@ def smallest_pvalue(ours: np.ndarray, theirs: np.ndarray) -> float:
         pytest.param(512, False, marks=pytest.mark.long),
     ],
 )
-def test_rows_are_distributed_as_the_reference_makes_them(
+def test_rows_match_the_reference_in_distribution(
     split: SplitView, tokenizer: WordPiece, length: int, whole_words: bool
 ) -> None:
     data = DataConfig(
@@ -178,7 +178,7 @@ def test_rows_are_distributed_as_the_reference_makes_them(
 
 
 @pytest.mark.long
-def test_the_comparison_sees_a_rule_that_is_left_out(split: SplitView, tokenizer: WordPiece) -> None:
+def test_comparison_detects_a_missing_rule(split: SplitView, tokenizer: WordPiece) -> None:
     data, rules = DataConfig(sequence_length=128, max_predictions=SLOTS[128]), PairRules(128)
     ours = np.array([totals(batch, tokenizer) for batch in our_passes(split, tokenizer, data)])
     for flawed_rules, flawed_data in (
@@ -191,7 +191,7 @@ def test_the_comparison_sees_a_rule_that_is_left_out(split: SplitView, tokenizer
         assert smallest_pvalue(ours, np.array(flawed)) < 1e-3
 
 
-def test_packed_rows_of_512_are_nearly_full(split: SplitView, tokenizer: WordPiece) -> None:
+def test_packed_rows_of_512_tokens_are_nearly_full(split: SplitView, tokenizer: WordPiece) -> None:
     data = DataConfig(sequence_length=512, max_predictions=77)
     fill = []
     for packing in ("none", "pairs"):

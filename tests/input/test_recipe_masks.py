@@ -403,14 +403,14 @@ def broken(name: str, masked: Masked) -> list[str]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_million_tokens_follow_every_rule(name: str) -> None:
+def test_recipe_masks_follow_every_published_rule(name: str) -> None:
     masked = masked_rows(name, CASES[name].rows)
     assert (masked.sequence >= 0).sum() > 10**6
     assert broken(name, masked) == []
 
 
 @pytest.mark.parametrize(("name", "left_out", "rule"), long_unless(lambda *cell: cell in SEEN, LEFT_OUT), ids=str)
-def test_a_rule_that_is_left_out_is_seen(name: str, left_out: dict[str, Any], rule: str) -> None:
+def test_missing_rule_is_detected(name: str, left_out: dict[str, Any], rule: str) -> None:
     masked = masked_rows(name, CASES[name].rows // 2, **left_out)
     assert rule in broken(name, masked)
 
@@ -435,7 +435,7 @@ def broken_order(objectives: tuple[str, ...], count: int) -> list[str]:
     return [name for name, holds in rules.items() if not holds]
 
 
-def test_half_of_the_pairs_of_albert_are_exchanged() -> None:
+def test_albert_swaps_half_of_the_pairs() -> None:
     assert broken_order(recipe_of("albert")[0].training.objectives, 60_000) == []
     found = broken_order(("mlm", "nsp"), 20_000)
     assert {"half are exchanged", "random where there is one sentence"} <= set(found)

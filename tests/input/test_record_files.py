@@ -40,7 +40,7 @@ def test_records_are_read_in_any_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "number", [pytest.param(number, marks=[pytest.mark.long] * (number != 1)) for number in range(len(RECORDS))]
 )
-def test_flipped_bytes_are_noticed(tmp_path: Path, number: int) -> None:
+def test_flipped_bytes_are_detected(tmp_path: Path, number: int) -> None:
     path, file = tmp_path / "a.tfrecord", opened(tmp_path)
     content, end = path.read_bytes(), int(ENDS[number])
     begin = end - 16 - len(RECORDS[number])

@@ -35,7 +35,7 @@ def sequences_of(data: DataConfig, epoch: int, seed: int = 0, rows: slice = slic
 
 
 @pytest.mark.parametrize("packing", ["none", "pairs"])
-def test_each_record_is_a_row_or_a_crop_of_it(packing):
+def test_crops_give_each_record_one_row(packing):
     sizes = [sum(record) for record in RECORDS]
     starts = np.cumsum(sizes) - sizes + FIRST_TOKEN
     data = replace(DATA, packing=packing)
@@ -59,7 +59,7 @@ def test_pieces_cover_each_record_once():
     assert [len(row) for row in rows] == [7, 8, 8, 9, 7, 10, 1, 8, 8, 9, 8, 9]
 
 
-def test_offsets_of_a_million_crops_are_uniform():
+def test_crop_offsets_are_uniform():
     records, size, room = 1_000_000, 30, 10
     documents = np.arange(records + 1)
     plan = build_crop_plan(documents, documents * size, every_document(records), room=room, seed=3, epoch=2)

@@ -114,7 +114,7 @@ def batches_of(records: Records, made: Made, seed: int = 0) -> RecordBatches:
     return records.train(made.data(made.folder), seed)
 
 
-def test_every_epoch_has_each_record_once_as_it_was_written(made: Made, opened: Records) -> None:
+def test_epoch_has_each_record_once_unchanged(made: Made, opened: Records) -> None:
     batches = batches_of(opened, made)
     count = batches.rows_per_epoch
     (held_out,) = opened.held_out(made.data(made.folder), 7).values()
@@ -128,7 +128,7 @@ def test_every_epoch_has_each_record_once_as_it_was_written(made: Made, opened: 
     assert orders[0] != [row for row in written if row in set(orders[0])], "in the order of the files"
 
 
-def test_arrays_are_what_the_spec_says(made: Made, opened: Records) -> None:
+def test_record_batches_match_their_spec(made: Made, opened: Records) -> None:
     batches = batches_of(opened, made)
     for rows in (BATCH_SIZE, 0):
         batch = batches.batch(0, BATCH_SIZE, slice(rows))
@@ -184,7 +184,7 @@ def test_compressed_records_are_decompressed_once(made: Made, tmp_path: Path, mo
         again.batch(0, 20)
 
 
-def test_two_files_may_be_the_same(made: Made, tmp_path: Path) -> None:
+def test_identical_files_are_both_read(made: Made, tmp_path: Path) -> None:
     for name in ("a.tfrecord.gz", "b.tfrecord.gz"):
         (tmp_path / name).write_bytes(
             gzip.compress(made.file(made.folder, "some", made.records[:40]).read_bytes(), mtime=0)
@@ -194,7 +194,7 @@ def test_two_files_may_be_the_same(made: Made, tmp_path: Path) -> None:
     assert set(counted.values()) == {2} and len(counted) > 30
 
 
-def test_the_fingerprint_is_of_the_contents(made: Made, tmp_path: Path) -> None:
+def test_fingerprint_depends_on_contents_not_names(made: Made, tmp_path: Path) -> None:
     found = []
     for name, records in (("one", made.records[:40]), ("two", made.records[:40]), ("other", made.records[1:41])):
         (tmp_path / name).mkdir()
@@ -203,7 +203,7 @@ def test_the_fingerprint_is_of_the_contents(made: Made, tmp_path: Path) -> None:
     assert found[0] == found[1] != found[2]
 
 
-def test_a_record_is_held_out_wherever_it_is(made: Made, tmp_path: Path) -> None:
+def test_held_out_records_depend_on_their_content(made: Made, tmp_path: Path) -> None:
     """By its content alone, and a larger share holds out what a smaller one does, and more."""
     made.file(tmp_path, records=made.records[::-1])
     sets = []
@@ -232,7 +232,7 @@ def test_held_out_text_has_no_masks(made: Made, opened: Records) -> None:
     assert text.num_sentences == len(ids)
 
 
-def test_two_sizes_of_rows_are_for_two_stages(made: Made, tmp_path: Path) -> None:
+def test_each_stage_reads_records_of_its_row_size(made: Made, tmp_path: Path) -> None:
     long = make_instances(words(0), made.vocabulary, 64, 10, seed=1)
     write_records([tmp_path / "long.tfrecord"], [serialized(features(i, made.vocabulary, 64, 10)) for i in long])
     made.file(tmp_path, "short.tfrecord")
@@ -245,7 +245,7 @@ def test_two_sizes_of_rows_are_for_two_stages(made: Made, tmp_path: Path) -> Non
     assert records.size("train").startswith("3") and "records of 64 tokens and 10 predictions" in records.size("train")
 
 
-def test_several_sources_are_measured_one_by_one(made: Made, tmp_path: Path) -> None:
+def test_each_source_has_a_held_out_set(made: Made, tmp_path: Path) -> None:
     for name, records in (("a", made.records[:100]), ("b", made.records[100:])):
         made.file(tmp_path, f"{name}.tfrecord", records)
     data = made.data(tmp_path, sources=(f"tfrecord:{tmp_path}/a.tfrecord", f"tfrecord:{tmp_path}/b.tfrecord"))
@@ -257,7 +257,7 @@ def test_several_sources_are_measured_one_by_one(made: Made, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("place", [3, 9, 300, -2])
-def test_damage_is_named_by_file_and_record(made: Made, tmp_path: Path, place: int) -> None:
+def test_damaged_record_is_reported_by_file_and_number(made: Made, tmp_path: Path, place: int) -> None:
     path = made.file(tmp_path)
     content = bytearray(path.read_bytes())
     begin = sum(16 + len(record) for record in made.records[:30])
@@ -269,7 +269,7 @@ def test_damage_is_named_by_file_and_record(made: Made, tmp_path: Path, place: i
     assert not list((tmp_path / "data").glob("records-*")), "nothing of it may stay"
 
 
-def test_damage_after_indexing_is_noticed_when_it_is_read(made: Made, tmp_path: Path) -> None:
+def test_damage_after_indexing_is_detected_on_reading(made: Made, tmp_path: Path) -> None:
     path = made.file(tmp_path)
     batches = opened_from(made.data(tmp_path)).train(made.data(tmp_path), 0)
     content = bytearray(path.read_bytes())
@@ -285,7 +285,7 @@ def test_damage_after_indexing_is_noticed_when_it_is_read(made: Made, tmp_path: 
         batches.batch(0, BATCH_SIZE)
 
 
-def test_a_damaged_index_is_named(made: Made, tmp_path: Path) -> None:
+def test_damaged_index_is_reported(made: Made, tmp_path: Path) -> None:
     made.file(tmp_path)
     opened_from(made.data(tmp_path))
     (index,) = (tmp_path / "data").glob("records-*/index.npz")
@@ -332,7 +332,7 @@ BAD_RECORDS = {
 @pytest.mark.parametrize(
     ("what", "number"), [*((what, 37) for what in BAD_RECORDS), ("an id beyond the vocabulary", 0), ("a longer row", 0)]
 )
-def test_a_record_that_cannot_be_is_named(made: Made, tmp_path: Path, what: str, number: int) -> None:
+def test_invalid_record_is_reported_by_file_and_number(made: Made, tmp_path: Path, what: str, number: int) -> None:
     """At the start if it is one of the first of its file, else when it is its turn."""
     changes, message = BAD_RECORDS[what]
     if what == "a longer row" and number == 0:
@@ -348,7 +348,7 @@ def test_a_record_that_cannot_be_is_named(made: Made, tmp_path: Path, what: str,
         pytest.fail("nothing was said")
 
 
-def test_a_record_that_is_no_example_is_named(made: Made, tmp_path: Path) -> None:
+def test_record_that_is_not_an_example_is_refused(made: Made, tmp_path: Path) -> None:
     made.file(tmp_path, records=[*made.records[:3], b"\x00junk", *made.records[3:20]])
     with pytest.raises(ValueError, match=r"record 3: not a record of create_pretraining_data.py \(Could not parse"):
         opened_from(made.data(tmp_path))
@@ -363,7 +363,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("what", FILES)
-def test_a_file_that_is_none_is_named(made: Made, tmp_path: Path, what: str) -> None:
+def test_file_that_is_not_a_tfrecord_is_refused(made: Made, tmp_path: Path, what: str) -> None:
     change, message = FILES[what]
     path = made.file(tmp_path)
     path.write_bytes(change(path.read_bytes()))
@@ -371,7 +371,7 @@ def test_a_file_that_is_none_is_named(made: Made, tmp_path: Path, what: str) -> 
         opened_from(made.data(tmp_path))
 
 
-def test_an_empty_file_among_others_has_no_rows(made: Made, tmp_path: Path) -> None:
+def test_empty_file_among_others_is_skipped(made: Made, tmp_path: Path) -> None:
     made.file(tmp_path)
     made.file(tmp_path, "b.tfrecord", [])
     assert opened_from(made.data(tmp_path)).train(made.data(tmp_path), 0).rows_per_epoch > 30
@@ -408,19 +408,19 @@ def test_long_record_without_features_is_refused(made: Made, tmp_path: Path) -> 
         ({"held_out": 0.999}, r"for evaluation and 0 for training; give another share"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused(made: Made, tmp_path: Path, changes: dict, message: str) -> None:
+def test_invalid_configs_are_refused(made: Made, tmp_path: Path, changes: dict, message: str) -> None:
     made.file(tmp_path)
     with pytest.raises(ValueError, match=message):
         opened_from(made.data(tmp_path, **changes))
 
 
-def test_records_and_text_are_not_mixed(made: Made, tmp_path: Path) -> None:
+def test_records_with_text_sources_are_refused(made: Made, tmp_path: Path) -> None:
     data = made.data(tmp_path)
     with pytest.raises(ValueError, match=r"data\.sources has text:books and tfrecord sources"):
         opened_from(replace(data, sources=("text:books", *data.sources)))
 
 
-def test_records_serve_the_objectives_that_they_were_made_for(made: Made, tmp_path: Path) -> None:
+def test_records_serve_only_mlm_and_nsp(made: Made, tmp_path: Path) -> None:
     made.file(tmp_path)
     stages = [made.data(tmp_path)]
     batches = open_training_data(stages, no_progress, ("mlm",)).train(stages[0], 0)
@@ -432,7 +432,7 @@ def test_records_serve_the_objectives_that_they_were_made_for(made: Made, tmp_pa
         open_training_data(stages, no_progress, ("mlm", "sop"))
 
 
-def test_a_stage_without_records_is_named(made: Made, tmp_path: Path) -> None:
+def test_stage_without_records_is_refused(made: Made, tmp_path: Path) -> None:
     made.file(tmp_path)
     data = made.data(tmp_path)
     message = r"stages\.0\.sequence_length=64, stages\.0\.max_predictions=10: .* no such records, only 32 tokens"
@@ -464,14 +464,14 @@ MAKERS = [prepare_store, prepare_vocabulary, lambda data: extend_vocabulary(data
 
 
 @pytest.mark.parametrize(("make", "has_vocabulary"), [*((make, True) for make in MAKERS), (prepare_vocabulary, False)])
-def test_there_is_nothing_to_prepare(made: Made, tmp_path: Path, make, has_vocabulary: bool) -> None:
+def test_preparing_records_is_refused(made: Made, tmp_path: Path, make, has_vocabulary: bool) -> None:
     made.file(tmp_path)
     data = made.data(tmp_path) if has_vocabulary else made.data(tmp_path, vocab="")
     with pytest.raises(ValueError, match=r"\.tfrecord\*: its records are already prepared rows of ids"):
         make(data)
 
 
-def test_inspect_says_that_records_are_prepared(made: Made, tmp_path: Path, capsys) -> None:
+def test_inspect_refuses_records(made: Made, tmp_path: Path, capsys) -> None:
     from bertjax.__main__ import main
 
     made.file(tmp_path)
@@ -495,7 +495,7 @@ except ValueError as error:
 """
 
 
-def test_without_tensorflow_it_says_what_is_missing(made: Made, tmp_path: Path) -> None:
+def test_missing_tensorflow_is_reported(made: Made, tmp_path: Path) -> None:
     made.file(tmp_path)
     code = WITHOUT.format(data=made.data(tmp_path))
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)

@@ -59,7 +59,7 @@ def by_the_rule(documents: list[list[int]], length: int, longest_walk: int) -> l
 
 @settings(max_examples=80, derandomize=True)
 @given(corpora, st.integers(8, 40), st.integers(2, 9))
-def test_rows_within_documents_are_those_of_the_rule(documents: list, length: int, longest_walk: int) -> None:
+def test_doc_sentences_match_the_plain_rule(documents: list, length: int, longest_walk: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sentence_rows, "LONGEST_WALK", longest_walk)
         batch = epoch_of(documents, replace(DATA, sequence_length=length))
@@ -69,7 +69,7 @@ def test_rows_within_documents_are_those_of_the_rule(documents: list, length: in
 
 @settings(max_examples=80, derandomize=True)
 @given(corpora, st.integers(8, 60), st.integers(2, 30), st.integers(0, 4))
-def test_rows_across_documents_hold_all_text_in_order(documents: list, length: int, walk: int, epoch: int) -> None:
+def test_full_sentences_hold_all_text_in_order(documents: list, length: int, walk: int, epoch: int) -> None:
     split = MemorySplit(documents, all_different=True)
     edges = split.sentence_offsets + FIRST_TOKEN
     ends = edges[split.document_offsets[1:]].tolist()
@@ -91,11 +91,11 @@ def test_rows_across_documents_hold_all_text_in_order(documents: list, length: i
 
 @settings(max_examples=80, derandomize=True)
 @given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=40), min_size=2, max_size=8), st.integers(12, 60))
-def test_rows_of_documents_are_whole_or_even_parts(documents: list, length: int) -> None:
+def test_documents_are_whole_or_even_parts(documents: list, length: int) -> None:
     assert_whole_or_even_parts(documents, length, longest=9)
 
 
-def test_rows_of_8192_tokens_hold_documents_and_even_parts() -> None:
+def test_documents_of_8192_tokens_are_whole_or_even_parts() -> None:
     """Most documents have some hundred tokens, and some have tens of thousands."""
     draw = np.random.default_rng(4)
     sentences = [*draw.geometric(1 / 40, 300), *draw.integers(300, 900, 6)]
@@ -131,7 +131,7 @@ def assert_whole_or_even_parts(documents: list[list[int]], length: int, longest:
     return rows
 
 
-def test_rows_of_documents_have_a_note_on_those_that_are_cut() -> None:
+def test_notes_on_cuts_count_documents_and_parts() -> None:
     split = MemorySplit([[5] * 3, [5] * 8, [5] * 4])
     stages = [replace(DATA, rows="documents"), replace(DATA, rows="documents", sequence_length=64), DATA]
     cut, whole = notes_on_cuts(split, stages, BERT)
@@ -139,7 +139,7 @@ def test_rows_of_documents_have_a_note_on_those_that_are_cut() -> None:
     assert whole.endswith("0 of 3 documents of the training split do not fit into 64 tokens")
 
 
-def test_rows_across_documents_are_as_full_as_they_can_be() -> None:
+def test_full_sentences_fill_rows() -> None:
     documents = random_documents(400, seed=3, sentences=6, tokens=9)
     data = replace(DATA, sequence_length=128, rows="full_sentences")
     crossing = epoch_of(documents, data)["sequence_ids"].mean()
@@ -150,7 +150,7 @@ def test_rows_across_documents_are_as_full_as_they_can_be() -> None:
 
 @pytest.mark.parametrize("rows", ["full_sentences", "doc_sentences", "documents"])
 @pytest.mark.parametrize("packing", ["none", "pairs"])
-def test_the_stream_is_as_pure_as_that_of_pairs(rows: str, packing: str) -> None:
+def test_running_text_does_not_depend_on_host_or_history(rows: str, packing: str) -> None:
     data = DataConfig(sequence_length=48, max_predictions=8, rows=rows, packing=packing)
     split = MemorySplit(random_documents(40, seed=2, sentences=6, tokens=9))
     batches, again = (PairBatches(split, SPECIALS, data, 0) for _ in range(2))
@@ -160,7 +160,7 @@ def test_the_stream_is_as_pure_as_that_of_pairs(rows: str, packing: str) -> None
         assert all((half[key] == whole[key][4:]).all() for key in whole)
 
 
-def test_masks_are_a_share_of_all_tokens_of_the_row() -> None:
+def test_mask_count_is_a_share_of_all_tokens_in_the_row() -> None:
     data = DataConfig(sequence_length=64, max_predictions=20, rows="full_sentences")
     batch = PairBatches(MemorySplit(random_documents(60, seed=2, sentences=3, tokens=5)), SPECIALS, data, 0).batch(
         0, 50
@@ -171,7 +171,7 @@ def test_masks_are_a_share_of_all_tokens_of_the_row() -> None:
     assert not np.isin(labels, [SPECIALS.sep_id, SPECIALS.cls_id]).any()
 
 
-def test_packed_rows_hold_the_rows_of_short_documents() -> None:
+def test_packing_combines_rows_of_short_documents() -> None:
     documents = random_documents(120, seed=2, sentences=3, tokens=5)
     data = replace(DATA, sequence_length=96)
     alone, packed = epoch_of(documents, data), epoch_of(documents, replace(data, packing="pairs"))

@@ -133,7 +133,7 @@ def broken(data: DataConfig, rows: int) -> list[str]:
     return sorted(found)
 
 
-def test_a_million_tokens_follow_every_rule(recipe: DataConfig) -> None:
+def test_macbert_masks_follow_every_published_rule(recipe: DataConfig) -> None:
     assert ROWS * recipe.sequence_length > 10**6
     assert broken(recipe, ROWS) == []
 
@@ -152,11 +152,11 @@ def test_a_million_tokens_follow_every_rule(recipe: DataConfig) -> None:
     ],
     ids=str,
 )
-def test_a_rule_that_is_left_out_is_seen(recipe: DataConfig, left_out: dict, rule: str) -> None:
+def test_missing_rule_in_the_config_is_detected(recipe: DataConfig, left_out: dict, rule: str) -> None:
     assert rule in broken(replace(recipe, **left_out), 400)
 
 
-def test_a_rule_that_the_code_leaves_out_is_seen(recipe: DataConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_rule_in_the_code_is_detected(recipe: DataConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     draw, choose = ReplacedBySimilar.draw, SimilarTable.choose
 
     def per_token(self, labels, positions, is_used, keys, continues):
@@ -176,7 +176,7 @@ def test_a_rule_that_the_code_leaves_out_is_seen(recipe: DataConfig, monkeypatch
             assert rule in broken(recipe, 200)
 
 
-def test_similar_rows_ignore_order_of_table_and_batch(recipe: DataConfig, tmp_path: Path) -> None:
+def test_rows_do_not_depend_on_order_of_table_or_batch(recipe: DataConfig, tmp_path: Path) -> None:
     backwards = write_table(tmp_path / "other.tsv", dict(reversed(SIMILAR.items())))
     batches = PairBatches(SPLIT, WORDPIECE, recipe, 4, objectives=("mlm", "sop"))
     other = PairBatches(SPLIT, WORDPIECE, replace(recipe, similar_words=backwards), 4, objectives=("mlm", "sop"))
@@ -184,7 +184,7 @@ def test_similar_rows_ignore_order_of_table_and_batch(recipe: DataConfig, tmp_pa
     assert all((some[key] == every[key][[31, 3, 17]]).all() for key in every)
 
 
-def test_a_table_as_tokens_by_hand(tmp_path: Path) -> None:
+def test_table_of_similar_words_by_hand(tmp_path: Path) -> None:
     one, two, three = spelled(7), spelled(8), spelled(10)
     rest = spelled(9)
     path = tmp_path / "table.tsv"
@@ -210,7 +210,7 @@ def test_a_table_as_tokens_by_hand(tmp_path: Path) -> None:
         (b"", "line 1: ''; a line has"),
     ],
 )
-def test_a_bad_table_is_refused(content: bytes | None, message: str, recipe: DataConfig, tmp_path: Path) -> None:
+def test_bad_table_is_refused(content: bytes | None, message: str, recipe: DataConfig, tmp_path: Path) -> None:
     path = tmp_path / "bad.tsv"
     if content is not None:
         path.write_bytes(content)
@@ -230,12 +230,12 @@ def test_a_bad_table_is_refused(content: bytes | None, message: str, recipe: Dat
         ({"predict": "next", "masking": "tokens", "ngram_shares": (), "random_ids": "vocabulary"}, "has no effect"),
     ],
 )
-def test_what_cannot_be_is_refused(changes: dict, message: str, recipe: DataConfig) -> None:
+def test_invalid_options_are_refused(changes: dict, message: str, recipe: DataConfig) -> None:
     with pytest.raises(ValueError, match=message):
         PairBatches(SPLIT, WORDPIECE, replace(recipe, **changes), 0, objectives=("mlm", "sop"))
 
 
-def test_the_content_of_a_table_is_part_of_the_data(recipe: DataConfig, tmp_path: Path) -> None:
+def test_fingerprint_depends_on_the_table(recipe: DataConfig, tmp_path: Path) -> None:
     rng, few = random.Random(1), dict(random.Random(2).sample(list(SIMILAR.items()), 500))
     sentences = ("".join(map(spelled, rng.choice(list(few)))) + " " for _ in range(4_000))
     text = "".join(word + ("\n\n" if n % 40 == 39 else ".\n" if n % 8 == 7 else "") for n, word in enumerate(sentences))
@@ -262,7 +262,7 @@ def test_the_content_of_a_table_is_part_of_the_data(recipe: DataConfig, tmp_path
 
 
 @pytest.mark.long  # the suite has the rules on generated text, and jieba in tests/tokenization/test_segmentation.py
-def test_words_of_real_chinese_become_similar_words(real_data: Path, tmp_path: Path) -> None:
+def test_real_chinese_words_become_similar_words(real_data: Path, tmp_path: Path) -> None:
     """Words that jieba finds in Wikipedia, of one to three characters, are looked up as a whole."""
     pytest.importorskip("jieba", reason="needs jieba; pip install 'bertjax[chinese]'")
     cut = load_segmenter("jieba")

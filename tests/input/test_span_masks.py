@@ -74,7 +74,7 @@ def broken(data: DataConfig, rows: int) -> list[str]:
     return sorted(found)
 
 
-def test_a_million_tokens_follow_every_rule() -> None:
+def test_spanbert_masks_follow_every_published_rule() -> None:
     data = recipe()
     tokens = ROWS * data.sequence_length
     assert tokens > 10**6
@@ -96,7 +96,7 @@ def test_a_million_tokens_follow_every_rule() -> None:
     ],
     ids=str,
 )
-def test_a_rule_that_is_left_out_is_seen(left_out: dict, rule: str) -> None:
+def test_missing_rule_is_detected(left_out: dict, rule: str) -> None:
     data = recipe()
     if left_out.get("masking"):
         data = replace(data, span_p=DataConfig.span_p, span_max=DataConfig.span_max)

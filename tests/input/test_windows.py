@@ -75,7 +75,7 @@ def text_of(batches: PairBatches, numbers: np.ndarray) -> list[list[int]]:
     return [row[row >= 5].tolist() for row in ids]
 
 
-def test_each_sentence_is_in_one_row_of_every_epoch(split: SplitView) -> None:
+def test_every_epoch_has_each_sentence_once(split: SplitView) -> None:
     batches = batches_of(split, LONG)
     assert batches._epochs._windows.count == 6
     orders = []
@@ -88,7 +88,7 @@ def test_each_sentence_is_in_one_row_of_every_epoch(split: SplitView) -> None:
 
 
 @pytest.mark.parametrize("weights", [(1.0, 1.0), (0.05, 0.95), (1.0, 0.0)])
-def test_rows_of_a_mixture_are_those_of_an_epoch(
+def test_mixture_estimates_its_rows_per_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: tuple[float, ...]
 ) -> None:
     """Of a large source of short documents, and of a small one whose documents fill rows and are read repeatedly."""
@@ -122,7 +122,7 @@ def test_hosts_threads_and_restarts_do_not_change_batches(split: SplitView, tmp_
                 assert all((values == whole[step // 9][key]).all() for key, values in made.items())
 
 
-def test_a_resumed_run_plans_the_window_of_its_step_alone(split: SplitView, tmp_path: Path) -> None:
+def test_resumed_run_plans_only_its_window(split: SplitView, tmp_path: Path) -> None:
     first = batches_of(split, SENTENCES, tmp_path)
     rows = epoch_of(first, 0)
     first.rows(rows)
@@ -139,7 +139,7 @@ def test_a_resumed_run_plans_the_window_of_its_step_alone(split: SplitView, tmp_
     assert (again.rows(rows[-4:])["input_ids"] == first.rows(rows[-4:])["input_ids"]).all()
 
 
-def test_each_source_has_its_share_to_within_a_part(split: SplitView) -> None:
+def test_source_shares_are_exact_to_one_part(split: SplitView) -> None:
     batches = batches_of(split, replace(SENTENCES, weights=(1.0, 3.0)))
     edge = int(split.sentence_offsets[split.document_offsets[split.source_edges[1]]]) + 5
     tokens = Counter(token < edge for row in text_of(batches, epoch_of(batches, 0)) for token in row)
@@ -163,7 +163,7 @@ def test_every_window_has_each_sources_share(tmp_path: Path, weights: tuple[floa
         assert (read < edge).mean() == pytest.approx(0.25 if weights else 0.75, abs=1.5 / 16)
 
 
-def test_a_store_without_named_sources_is_one_source(tmp_path: Path) -> None:
+def test_store_without_named_sources_is_one_source(tmp_path: Path) -> None:
     write_store(tmp_path / "s", {"train": [[[7] * 10] for _ in range(1_200)]}, TOKENIZER, documents_per_shard=100)
     split = TokenStore.open(tmp_path / "s").split("train")
     windows = batches_of(split, replace(SENTENCES, sources=("a",)))._epochs._windows
@@ -171,7 +171,7 @@ def test_a_store_without_named_sources_is_one_source(tmp_path: Path) -> None:
     assert len(read) == 3 and sum(read) == 1_200 and split.num_sources == 0
 
 
-def test_neighbours_come_from_unrelated_parts(split: SplitView) -> None:
+def test_neighbouring_rows_are_uncorrelated(split: SplitView) -> None:
     batches = batches_of(split, PAIRS)
     numbers = np.concatenate([epoch_of(batches, epoch) for epoch in range(6)])
     place = np.array([row[0] for row in text_of(batches, numbers)])
@@ -184,7 +184,7 @@ def test_neighbours_come_from_unrelated_parts(split: SplitView) -> None:
     assert abs(correlation) < 4 / np.sqrt(len(place)), "and its rows are in random order"
 
 
-def test_origins_count_in_the_whole_split(split: SplitView) -> None:
+def test_origins_are_numbered_in_the_whole_split(split: SplitView) -> None:
     batches = batches_of(split, PAIRS)
     numbers = epoch_of(batches, 0)[::40]
     for row, where in zip(text_of(batches, numbers), origins(batches, numbers, ("a", "b")), strict=True):
@@ -205,7 +205,7 @@ def test_origins_of_records_are_their_sentences(split: SplitView, rows: Literal[
 
 
 @pytest.mark.parametrize("data", [LONG, replace(PAIRS, weights=(1.0, 3.0))])
-def test_lanes_read_the_text_once_whatever_the_hosts(split: SplitView, data: DataConfig) -> None:
+def test_lanes_read_the_text_once_for_any_host_count(split: SplitView, data: DataConfig) -> None:
     def run() -> LaneBatches:
         return LaneBatches(lambda lane: batches_of(split, data, lane=lane), 4, BATCH)
 
@@ -240,7 +240,7 @@ def test_released_batches_are_planned_again(split: SplitView, lanes: int) -> Non
 
 
 @pytest.mark.parametrize("window_tokens", [WINDOW, 10**6])
-def test_batches_are_freed_without_a_collection(split: SplitView, window_tokens: int) -> None:
+def test_batches_are_freed_without_garbage_collection(split: SplitView, window_tokens: int) -> None:
     """A window is a gigabyte: a cycle of references would keep the earlier stage's beside the next one."""
     view = split.select(split.parts(10**6))
     batches = PairBatches(view, TOKENIZER, SENTENCES, SEED, objectives=("mlm",), window_tokens=window_tokens)
@@ -255,7 +255,7 @@ def test_batches_are_freed_without_a_collection(split: SplitView, window_tokens:
         gc.enable()
 
 
-def test_held_out_sets_of_many_sources(tmp_path: Path) -> None:
+def test_small_sources_share_a_held_out_set(tmp_path: Path) -> None:
     """Eighteen sources of one shard each, of 2 to 19 documents: the largest alone, the others' documents together."""
     documents = [[[5 + source]] for source in range(18) for _ in range(2 + source)]
     homes = [source for source in range(18) for _ in range(2 + source)]

@@ -88,7 +88,7 @@ def ids_of(tokenizer, texts):
         )
     )
 )
-def test_any_text(small, texts):
+def test_encoding_matches_the_plain_algorithm(small, texts):
     texts = [text.replace("\0", "") for text in texts]
     encodings = small.backend.encode_batch(texts, add_special_tokens=False)
     assert ids_of(small, texts) == [encoding.ids for encoding in encodings]
@@ -135,7 +135,7 @@ def test_layout_and_special_tokens(small, roberta):
     assert pair.type_ids == [0] * (len(first) + 2) + [1] * (len(second) + 1)
 
 
-def test_words_begin_where_a_reader_sees_them(roberta):
+def test_continuations_follow_visible_words(roberta):
     (ids,) = roberta.encode_sentences(["unbelievably, the antediluvian 東京"])
     starts = [roberta.shown[n] for n in ids.tolist() if not roberta.is_continuation[n]]
     assert starts[0].startswith("un") and starts[1:4] == [",", "the", "an"]
@@ -165,7 +165,7 @@ def test_bad_files_are_refused(vocabulary, merges, message):
         ByteLevelBPE(vocabulary, merges, AS_IT_IS)
 
 
-def test_path_with_braces_is_named_as_it_is():
+def test_message_keeps_braces_in_the_path():
     with pytest.raises(ValueError, match=r"/data/\{a\}/vocab\.json: no <s>, .* in vocab\.json"):
         ByteLevelBPE(b'{"a": 0, "b": 1, "ab": 2}', b"a b\n", AS_IT_IS, "byte-level BPE /data/{a}/vocab.json")
 
@@ -184,7 +184,7 @@ def test_missing_files_are_named(tmp_path, small):
         load_tokenizer(tmp_path / "vocab.json", TextRules(False, False, "characters"))
 
 
-def test_too_small_a_vocabulary():
+def test_too_small_vocabulary_is_refused():
     with pytest.raises(ValueError, match=r"data\.vocab_size=200 is too small: .* has at least 261"):
         train_tokenizer("byte_bpe", {"a": 3}, 200, AS_IT_IS)
     with pytest.raises(ValueError, match="no words to train on"):
@@ -206,14 +206,14 @@ def test_text_without_prefix_space_matches_roberta():
     assert bare.fingerprint != made.fingerprint
 
 
-def test_other_kinds_have_no_such_rule():
+def test_other_kinds_refuse_prefix_space():
     with pytest.raises(ValueError, match=r"data\.prefix_space=False.*the option is for byte-level BPE"):
         train_tokenizer(
             "unigram", count_for("unigram", TEXT, AS_IT_IS), 120, TextRules(False, False, prefix_space=False)
         )
 
 
-def test_offsets_of_long_chunks_are_not_kept(small):
+def test_offsets_of_long_chunks_are_not_cached(small):
     """Without spaces between words, each chunk is a whole sentence."""
     for number in range(3):
         text = "東" * 200 + str(number)
@@ -233,7 +233,7 @@ def test_offsets_of_long_chunks_are_not_kept(small):
         .filter(bool)
     )
 )
-def test_running_sentences_have_the_ids_of_the_text(small, sentences):
+def test_running_sentences_encode_like_the_whole_text(small, sentences):
     """As the sentences joined by one space; and each token has its characters."""
     bare = [number == 0 for number in range(len(sentences))]
     text = " ".join(sentences)

@@ -47,7 +47,7 @@ def test_characters_of_a_word_continue_it():
 
 @settings(max_examples=200)
 @given(st.lists(st.text("北京大学龘a1 ，\u3000\0\u0301か\n")), st.integers(1, 4))
-def test_ids_are_those_of_the_tokenizer(sentences, length):
+def test_segmentation_does_not_change_ids(sentences, length):
     ids, lengths, continues = encode_words(WORDPIECE, sentences, by_length(length))
     expected = WORDPIECE.encode(sentences)
     assert (ids == expected[0]).all() and (lengths == expected[1]).all() and len(continues) == len(ids)
@@ -56,7 +56,7 @@ def test_ids_are_those_of_the_tokenizer(sentences, length):
         assert (continues == WORDPIECE.is_continuation[ids]).all()
 
 
-def test_real_chinese_is_hidden_in_whole_words(real_data, tmp_path):
+def test_real_chinese_is_masked_in_whole_words(real_data, tmp_path):
     pytest.importorskip("jieba", reason="needs jieba; pip install 'bertjax[chinese]'")
     with lzma.open(real_data / "wikipedia_zh" / "zh_00.txt.xz", "rt", encoding="utf-8") as stream:
         (tmp_path / "zh.txt").write_text(stream.read(150_000).rpartition("</doc>")[0] + "</doc>\n", encoding="utf-8")

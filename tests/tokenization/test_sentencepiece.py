@@ -54,7 +54,7 @@ def ids_of(tokenizer, texts):
         )
     )
 )
-def test_any_text(small, texts):
+def test_encoding_matches_the_library(small, texts):
     texts = [text.replace("\0", "") for text in texts]
     encodings = small.encoder.encode_batch(texts, add_special_tokens=False)
     assert ids_of(small, texts) == [encoding.ids for encoding in encodings]
@@ -124,7 +124,7 @@ def test_user_defined_special_tokens_are_not_in_text():
         SentencePiece(user_defined("bpe", ["[CLS]", "[SEP]", "[MASK]", "<nl>"]), AS_IT_IS)
 
 
-def test_pair_as_it_is_exported(small):
+def test_exported_tokenizer_encodes_pairs(small):
     pair = small.backend.encode("the cat", "the dog")
     first, second = ids_of(small, ["the cat", "the dog"])
     assert pair.ids == [small.cls_id, *first, small.sep_id, *second, small.sep_id]
@@ -132,7 +132,7 @@ def test_pair_as_it_is_exported(small):
     assert small.decode(pair.ids) == "the cat the dog"
 
 
-def test_nothing_to_encode(small):
+def test_empty_input_gives_no_tokens(small):
     ids, lengths = small.encode(["", " ", "\0", "the"])
     assert lengths.tolist()[:3] == [0, 0, 0] and lengths[3] == len(ids) > 0
     assert small.encode([])[1].shape == (0,)
@@ -140,7 +140,7 @@ def test_nothing_to_encode(small):
         small.encode(["a th\ud800e"])
 
 
-def test_words_begin_where_a_reader_sees_them(real_data):
+def test_continuations_follow_visible_words(real_data):
     albert = load_tokenizer(real_data / "vocab" / "albert-base-v1", AS_IT_IS)
     (ids,) = albert.encode_sentences(["unbelievably, the antediluvian's 12th-century"])
     continues = albert.is_continuation[ids]
@@ -159,7 +159,7 @@ def test_every_piece_of_an_unspaced_script_is_a_word(small):
     assert not small.is_continuation[ids].any()
 
 
-def test_special_tokens_are_shown_by_role(small):
+def test_special_tokens_are_displayed_by_role(small):
     assert small.shown[small.mask_id] == "[MASK]" and small.shown[small.unk_id] == "[UNK]"
     assert "▁" in small.shown and "" not in small.shown
     assert small.surfaces[small.mask_id] == b"" and not small.is_continuation[small.mask_id]
@@ -207,7 +207,7 @@ def test_invalid_model_is_refused(tmp_path, small):
         SentencePiece(small.files["spiece.model"], TextRules(False, False, "characters"))
 
 
-def test_too_small_a_vocabulary():
+def test_too_small_vocabulary_is_refused():
     counts = count_for("unigram", TEXT, AS_IT_IS)
     with pytest.raises(ValueError, match=r"data\.vocab_size=20: sentencepiece cannot train"):
         train_tokenizer("unigram", counts, 20, AS_IT_IS)

@@ -63,7 +63,7 @@ def test_files_give_the_same_tokenizer(tmp_path):
     assert np.array_equal(again.encode(["MKTLL"])[0], ours.encode(["MKTLL"])[0])
 
 
-def test_found_alphabet_is_what_occurs():
+def test_trained_alphabet_has_the_letters_of_the_text():
     counts = count_for("characters", ["TTAC A", "TAxx"], RULES)
     made = train_tokenizer("characters", counts, 100, RULES)
     assert made.tokens == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "A", "C", "T", "x"]
@@ -76,7 +76,7 @@ def tokens_of(tokenizer: Tokenizer, text: str) -> list[str]:
     return [tokenizer.tokens[number] for number in tokenizer.encode([text])[0]]
 
 
-def test_kmers_with_a_stride_leave_letters_beside_them():
+def test_kmers_leave_remaining_letters_as_tokens():
     ours = given("kmers:3")
     assert ours.vocab_size == 5 + 64 + 5
     assert tokens_of(ours, "ACGTAC GT") == ["ACG", "TAC", "G", "T"]
@@ -85,7 +85,7 @@ def test_kmers_with_a_stride_leave_letters_beside_them():
     assert ours.offsets("ACG TA").tolist() == [[0, 3], [4, 5], [5, 6]]
 
 
-def test_overlapping_kmers_are_those_of_the_spaced_text():
+def test_overlapping_kmers_match_spaced_kmers():
     ours, draw = given("kmers:4:1"), random.Random(1)
     assert ours.vocab_size == 5 + 256 and given("kmers:4:4").vocab_size == given("kmers:4").vocab_size
     texts = ["".join(draw.choices("ACGTACGTN\n", k=size)) for size in (0, 1, 3, 4, 5, 50)]
@@ -99,7 +99,7 @@ def test_overlapping_kmers_are_those_of_the_spaced_text():
     assert ours.offsets("AC GTA").tolist() == [[0, 5], [1, 6]]
 
 
-def test_smiles_are_cut_into_atoms_and_bonds():
+def test_smiles_are_split_into_atoms_and_bonds():
     text = "CC(=O)Nc1ccc(Cl)c[nH]1.Br[C@@H](F)%12C#N"
     counts = count_for("regex:smiles", [text], RULES)
     ours = train_tokenizer("regex:smiles", counts, 100, RULES)
@@ -144,6 +144,6 @@ def test_sequence_bpe_has_no_word_borders(tmp_path):
         ("regex:[", "not a valid Oniguruma pattern"),
     ],
 )
-def test_wrong_kinds_are_refused(written, message):
+def test_invalid_kinds_are_refused(written, message):
     with pytest.raises(ValueError, match=message):
         parse_kind(written)

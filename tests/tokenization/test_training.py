@@ -11,12 +11,12 @@ from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.training import count_spaced_words, most_frequent, train_tokenizer
 
 
-def test_words_are_what_is_between_white_space():
+def test_spaced_words_are_split_at_white_space():
     assert count_spaced_words(["the  cat,\tthe", "", "東京は 日本"]) == {"the": 2, "cat,": 1, "東京は": 1, "日本": 1}
 
 
 @given(st.dictionaries(st.text("ab東é", min_size=1, max_size=6), st.integers(1, 4)), st.integers(0, 60))
-def test_most_frequent_words_within_a_budget(counts, budget):
+def test_most_frequent_words_fit_the_budget(counts, budget):
     kept = most_frequent(counts, budget)
     assert kept.items() <= counts.items()
     size = sum(len(word.encode()) for word in kept)

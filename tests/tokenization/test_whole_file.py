@@ -122,7 +122,7 @@ def test_context_dependent_files_are_not_cut() -> None:
     require_the_librarys_ids(with_tokens(spaced, {"content": "New"}), CITIES)
 
 
-def test_rules_and_roles_are_read_off_the_file() -> None:
+def test_rules_and_roles_are_derived_from_the_file() -> None:
     made = train_tokenizer("byte_bpe", count_for("byte_bpe", TEXT, RULES), 330, RULES)
     assert TOKENIZER.rules == replace(RULES, special_tokens="<s>") and TOKENIZER.vocab_size == made.vocab_size + 4
     assert [TOKENIZER.tokens[TOKENIZER.special[role]] for role in ("cls", "sep", "pad", "mask", "unk")] == [
@@ -192,14 +192,14 @@ def test_normalizers_of_spaces_keep_the_librarys_ids(normalizer: dict, has_prefi
     require_the_librarys_ids(document, texts)
 
 
-def test_unknown_role_is_the_models_own() -> None:
+def test_unknown_token_is_the_one_of_the_model() -> None:
     document = changed()
     document["model"]["unk_token"] = "[UNK]"
     made = make_tokenizer(json.dumps(document).encode(), {"unk_token": "the"}, "tokenizer.json")
     assert made.tokens[made.unk_id] == "[UNK]"
 
 
-def test_ids_with_gaps_keep_those_of_added_tokens() -> None:
+def test_added_tokens_keep_their_ids_after_a_gap() -> None:
     """An unused id in the model's vocabulary, and a token with a role whose id is not the next one."""
     document = changed()
     vocabulary = document["model"]["vocab"]
@@ -214,7 +214,7 @@ def test_ids_with_gaps_keep_those_of_added_tokens() -> None:
     assert made.tokens[first - 1].startswith("[no token")
 
 
-def test_fingerprint_is_that_of_this_file() -> None:
+def test_fingerprint_matches_the_recorded_value() -> None:
     """It must last: checkpoints and stores are refused where it changes."""
     assert TOKENIZER.fingerprint == replace_options(TOKENIZER.files["tokenizer.json"]).fingerprint
     assert make_tokenizer(PINNED, {}, "tokenizer.json").fingerprint[:16] == "580ea776a9dc2a46"
@@ -254,7 +254,7 @@ PINNED = json.dumps(
         ({"sep": "[SEP]"}, {"single_word": True}, "a a"),
     ],
 )
-def test_berts_roles_are_never_found_in_text(roles: dict, flags: dict, text: str) -> None:
+def test_special_tokens_are_not_recognised_in_text(roles: dict, flags: dict, text: str) -> None:
     document = json.loads(PINNED)
     names = {role: f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")} | roles
     pieces = [*names.values(), "a", "##b", "|", "<", ">", "s", "[", "]", "sep"]

@@ -42,7 +42,7 @@ def assert_same(cache: WordCache, sentences: list[str]) -> None:
 @pytest.mark.parametrize("slots", [1, 4, 64, 1 << 12])
 @settings(max_examples=40)
 @given(sentences=st.lists(texts, min_size=1, max_size=3))
-def test_any_text(slots: int, sentences: list[list[str]]) -> None:
+def test_cache_encodes_like_the_chunk_encoder(slots: int, sentences: list[list[str]]) -> None:
     cache = WordCache(CHUNKS, slots, few=0)
     for batch in [*sentences, *sentences]:  # again, when the words are known
         assert_same(cache, batch)
@@ -55,7 +55,7 @@ def _words_of(sentences: list[list[str]]) -> int:
 
 @settings(max_examples=40)
 @given(st.lists(texts, min_size=1, max_size=3), st.integers(0, 2))
-def test_words_with_the_same_slot(sentences: list[list[str]], slot: int) -> None:
+def test_words_with_the_same_first_slot_are_distinct(sentences: list[list[str]], slot: int) -> None:
     class Colliding(WordCache):
         def _first_slots(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
             return (low % np.uint64(2)).astype(np.int64) + slot
@@ -66,7 +66,7 @@ def test_words_with_the_same_slot(sentences: list[list[str]], slot: int) -> None
     assert cache._taken <= word_cache._PROBES + 1
 
 
-def test_word_with_a_taken_slot_is_found_behind_it() -> None:
+def test_word_with_a_taken_slot_is_inserted_behind_it() -> None:
     recorded = Recorded()
     cache = WordCache(recorded, 1 << 6, few=0)
     cache._first_slots = lambda low, high: np.zeros(len(low), np.int64)
@@ -81,7 +81,7 @@ def test_word_with_a_taken_slot_is_found_behind_it() -> None:
     "sentences",
     [[], [""], ["", ""], [" "], ["\0"], ["\0", " ", ""], ["", "the"], ["the", ""], ["\n", "the", "\t", "."]],
 )
-def test_sentences_without_words(sentences: list[str]) -> None:
+def test_sentences_without_words_give_no_tokens(sentences: list[str]) -> None:
     assert_same(WordCache(CHUNKS, few=0), sentences)
 
 
@@ -121,14 +121,14 @@ def test_full_table_is_emptied() -> None:
     assert_same(cache, words)
 
 
-def test_lone_surrogate_is_named() -> None:
+def test_lone_surrogate_is_refused() -> None:
     cache = WordCache(CHUNKS, few=0)
     with pytest.raises(ValueError, match=r"lone surrogate, in 'th\\ud800e'.*correct the source"):
         cache.encode(["the", "th\ud800e."])
     assert_same(cache, ["the"])
 
 
-def test_short_text_leaves_the_table_alone() -> None:
+def test_short_text_bypasses_the_table() -> None:
     cache = WordCache(CHUNKS)
     assert_same(cache, ["the playing"])
     assert cache._taken == 0

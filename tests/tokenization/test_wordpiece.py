@@ -72,7 +72,7 @@ def assert_same_ids(wordpiece, sentences):
     assert ids.tolist() == [i for encoding in expected for i in encoding.ids]
 
 
-def test_special_tokens_are_found_by_name():
+def test_special_tokens_are_looked_up_by_name():
     made = WordPiece(TOKENS, TextRules(True, True))
     assert (made.pad_id, made.unk_id, made.cls_id, made.sep_id, made.mask_id) == (7, 6, 4, 2, 1)
     assert made.vocab_size == len(TOKENS)
@@ -86,7 +86,7 @@ def test_pieces_by_hand():
     assert tokens == [["the", "play", "##ing", "[UNK]", "zurich", "."], [], [], ["[UNK]", "[UNK]", "the"]]
 
 
-def test_nothing_to_encode():
+def test_empty_input_gives_no_tokens():
     made = WordPiece(TOKENS, TextRules(True, True))
     ids, lengths = made.encode([])
     assert (len(ids), len(lengths), made.encode_sentences([])) == (0, 0, [])
@@ -165,7 +165,7 @@ def test_real_text(real_data, vocab, lowercase, strip_accents, corpus):
     assert_same_ids(made, lines)
 
 
-def test_full_cache_changes_no_ids(monkeypatch):
+def test_full_cache_does_not_change_ids(monkeypatch):
     made = WordPiece(TOKENS, TextRules(True, True))
     text = ["the playing of zurich", "the mask", "a b c d e f g", "the playing"]
     expected = [made.encode([sentence])[0].tolist() for sentence in text]
@@ -175,7 +175,7 @@ def test_full_cache_changes_no_ids(monkeypatch):
     assert len(small._chunks._known) < 10
 
 
-def test_lone_surrogate_is_named():
+def test_lone_surrogate_is_refused():
     with pytest.raises(ValueError, match=r"lone surrogate, in 'th\\ud800e'.*correct the source"):
         WordPiece(TOKENS, TextRules(True, True)).encode(["the", "th\ud800e."])
 
@@ -213,12 +213,12 @@ def test_line_separator_can_be_a_token(tmp_path):
         ("", r"vocabulary .*bad\.txt: the file is empty"),
     ],
 )
-def test_bad_vocabularies(tmp_path, content, message):
+def test_bad_vocabularies_are_refused(tmp_path, content, message):
     with pytest.raises(ValueError, match=message):
         WordPiece.load(write(tmp_path / "bad.txt", content), TextRules(True, True))
 
 
-def test_missing_vocabulary(tmp_path):
+def test_missing_vocabulary_is_reported(tmp_path):
     with pytest.raises(
         ValueError, match=r"vocabulary .*none\.txt: no such file; give .* vocab\.txt, .*or leave it empty to train one"
     ):
@@ -231,7 +231,7 @@ KNOWN = set("".join(token.removeprefix("##") for token in TOKENS if token not in
 
 @settings(max_examples=150)
 @given(st.lists(st.text(st.one_of(st.sampled_from("the playing ☃я中é"), st.characters(exclude_categories=["Cs"])))))
-def test_unknown_character_may_be_unknown_alone(sentences):
+def test_unknown_characters_can_be_unknown_alone(sentences):
     """A word of known characters is unchanged; any other is cut at its unknown characters."""
     for sentence, found in zip(sentences, CHARACTERS.encode_sentences(sentences), strict=True):
         expected = []

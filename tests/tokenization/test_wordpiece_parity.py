@@ -190,7 +190,7 @@ def test_comparison_detects_other_ids(tmp_path):
     assert len(compare_lines(trial.wordpiece, ["x É"], known).wrong) == 1
 
 
-def test_spelled_special_tokens_are_plain_text(tmp_path):
+def test_special_tokens_in_text_are_plain_text(tmp_path):
     trial = make_trial(tmp_path, "a[]msk", True, True)
     mask = trial.wordpiece.mask_id
     plain = [trial.wordpiece.tokens.index(token) for token in ("[", "m", "##a", "##s", "##k", "]")]

@@ -49,7 +49,7 @@ words = st.text("abc", min_size=1, max_size=9)
 
 @settings(max_examples=100)
 @given(st.dictionaries(words, st.integers(1, 6), min_size=1, max_size=25), st.integers(25, 80))
-def test_merges_are_those_of_the_plain_rule(counts, vocab_size):
+def test_merges_match_the_plain_algorithm(counts, vocab_size):
     assert train_wordpiece(counts, vocab_size) == plain_merges(counts, vocab_size)
 
 
@@ -75,7 +75,7 @@ def test_rare_characters_are_left_out():
     assert "rare" not in "".join(trained)  # the word would be [UNK] in any case
 
 
-def test_alphabet_takes_its_share_beside_merges():
+def test_alphabet_takes_a_limited_share():
     characters = {chr(0x4E00 + place): 1000 - place for place in range(400)}
     ascending = {"".join(letters): 2 for letters in itertools.product("abcdefghijklmnopqrstuvwxyz", repeat=3)}
     trained = train_wordpiece(characters | ascending, 400)
@@ -108,12 +108,12 @@ def test_smoothing_gives_a_small_source_more_of_the_words():
     assert smoothed([], 0.7) == Counter()
 
 
-def test_no_words():
+def test_text_without_words_is_refused():
     with pytest.raises(ValueError, match=r"no words to train on; is data\.sources right\?"):
         train_wordpiece({}, 100)
 
 
-def test_vocabulary_too_small_for_its_alphabet():
+def test_vocabulary_smaller_than_its_alphabet_is_refused():
     with pytest.raises(ValueError, match=r"data\.vocab_size=24 is too small: .* take 25 already; raise it"):
         train_wordpiece({a + b: 2 for a in "abcdefghij" for b in "abcdefghij"}, 24)
 
@@ -124,7 +124,7 @@ TEXT = "The naïve café's owner, Zürich-born, said: it's 3.14 — really! 東�
 @pytest.mark.parametrize("lowercase", [True, False])
 @pytest.mark.parametrize("strip_accents", [True, False])
 @pytest.mark.parametrize("text", [TEXT, "x" * 201 + " " + "y" * 200, "", "AB ab\u00ada b\u200d"])
-def test_words_are_those_that_tokenizers_sees(text, lowercase, strip_accents):
+def test_counted_words_match_tokenizers(text, lowercase, strip_accents):
     normalizer = normalizers.BertNormalizer(strip_accents=strip_accents, lowercase=lowercase)
     split = pre_tokenizers.BertPreTokenizer().pre_tokenize_str(normalizer.normalize_str(text))
     expected = Counter(word for word, _ in split if len(word) <= 200)
@@ -149,7 +149,7 @@ print(hashlib.sha256("\\n".join(train_wordpiece(dict(items), 900)).encode()).hex
 """
 
 
-def test_same_bytes_in_another_process():
+def test_training_is_deterministic_across_processes():
     digests = {hashlib.sha256("\n".join(train_wordpiece(generated_counts(), 900)).encode()).hexdigest()}
     script = IN_ANOTHER_PROCESS.format(folder=os.path.dirname(__file__))
     environment = {**os.environ, "PYTHONHASHSEED": "1"}
