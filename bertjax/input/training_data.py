@@ -136,7 +136,7 @@ class StoredText:
         return gcd(data.lanes, global_batch_size) if is_large else 1
 
     def held_out(self, data: DataConfig, seed: int, objectives: Sequence[str] = ()) -> dict[str, PairBatches]:
-        """Read each document once and unaltered, whatever the mixture; omits sources with under two documents."""
+        """Read each document once and unaltered, for any mixture; omits sets of less than two documents."""
         data = replace(data, weights=(), temperature=1.0, active_sources=(), augment=(), sampling="records")
         split = self._store.split("held_out")
         parts = {"eval": split}

@@ -323,7 +323,7 @@ _LOCAL_NORMALIZERS = ("NFC", "NFKC", "NFD", "NFKD", "Lowercase", "StripAccents",
 
 
 def is_chinese(chunk: str) -> bool:
-    """Whether one of BERT's chunks is a Chinese character; each is a chunk of its own."""
+    """Whether one of BERT's chunks is a Chinese character, each of which is a separate chunk."""
     return _IS_CHINESE.match(chunk) is not None
 
 

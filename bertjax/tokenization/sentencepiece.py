@@ -23,7 +23,7 @@ from bertjax.tokenization.tokenizer import ROLES, TextRules, Tokenizer, refuse_b
 
 VOCABULARY_FILE = "spiece.model"
 
-# ALBERT's names, then those of models with RoBERTa's.
+# ALBERT's names, then RoBERTa's
 _NAMES = {
     "pad": ("<pad>", "[PAD]"),
     "unk": ("<unk>", "[UNK]"),

@@ -1,4 +1,4 @@
-"""Small corpora in memory, with what `PairBatches` needs of a split and of a tokenizer."""
+"""Small splits in memory, and a vocabulary of special tokens, for tests of `PairBatches`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-FIRST_TOKEN = 5  # below it are the special ones
+FIRST_TOKEN = 5  # lower ids are special tokens
 
 
 @dataclass(frozen=True)
 class MemorySplit:
-    """A split whose sentences have the given numbers of tokens, one list per document."""
+    """A split with random tokens; `documents` lists the lengths of each document's sentences."""
 
     works = None
 
@@ -53,7 +53,7 @@ class MemorySplit:
 
 @dataclass(frozen=True)
 class Specials:
-    """The facts of a vocabulary; every third token is a continuation."""
+    """A vocabulary without text; every third token is a continuation."""
 
     vocab_size: int = 1000
     pad_id: int = 0
@@ -72,7 +72,7 @@ class Specials:
 
 
 def random_documents(count: int, seed: int, sentences: float = 12.0, tokens: float = 22.0) -> list[list[int]]:
-    """Documents of geometric numbers of sentences of log-normal lengths, so that every branch is taken."""
+    """Draw sentence lengths of documents: geometric numbers of sentences with log-normal lengths."""
     generator = np.random.default_rng(seed)
     sizes = generator.geometric(1 / sentences, count)
     return [np.maximum(generator.lognormal(np.log(tokens), 0.7, size).astype(int), 1).tolist() for size in sizes]

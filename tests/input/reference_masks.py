@@ -1,6 +1,6 @@
-"""Masking rules of BERT's family written again: plain, slow, one row at a time, from `random.Random`.
+"""Plain reference implementations of masking rules, one row at a time, with `random.Random`.
 
-It shares no code with the package. A row is a list of words, a word a list of positions.
+Shares no code with the package. A row is a list of words, and a word is a list of positions.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ Words = list[list[int]]
 
 
 def words_of(candidates: list[int], continues: list[bool]) -> Words:
-    """The positions of each word; the first candidate starts one whatever `continues` says."""
+    """The positions of each word; the first candidate always starts a word."""
     words: Words = []
-    for position, goes_on in zip(candidates, continues, strict=True):
-        if words and goes_on:
+    for position, is_continuation in zip(candidates, continues, strict=True):
+        if words and is_continuation:
             words[-1].append(position)
         else:
             words.append([position])
@@ -23,7 +23,7 @@ def words_of(candidates: list[int], continues: list[bool]) -> Words:
 
 
 def ngrams(words: Words, shares: tuple[float, ...], budget: int, rng: random.Random) -> list[int]:
-    """google-research/albert's create_masked_lm_predictions, without its check that skips nothing."""
+    """google-research/albert's create_masked_lm_predictions, without a check in it that has no effect."""
     hidden: set[int] = set()
     starts = list(range(len(words)))
     rng.shuffle(starts)
@@ -42,7 +42,7 @@ def ngrams(words: Words, shares: tuple[float, ...], budget: int, rng: random.Ran
 
 
 def spans(words: Words, p: float, longest: int, budget: int, rng: random.Random) -> list[int]:
-    """facebookresearch/SpanBERT's masking of whole-word spans: draw a token again while it is hidden."""
+    """facebookresearch/SpanBERT's masking of whole-word spans: redraw tokens that are already masked."""
     lengths = range(1, longest + 1)
     weights = [p * (1 - p) ** (length - 1) for length in lengths]
     home = [number for number, word in enumerate(words) for _ in word]
@@ -63,6 +63,6 @@ def spans(words: Words, p: float, longest: int, budget: int, rng: random.Random)
 
 
 def runs(positions: list[int]) -> list[int]:
-    """The lengths of the runs of successive positions."""
+    """The lengths of the runs of consecutive positions."""
     breaks = [n for n in range(1, len(positions)) if positions[n] != positions[n - 1] + 1]
     return [b - a for a, b in zip([0, *breaks], [*breaks, len(positions)], strict=True)]

@@ -1,22 +1,23 @@
-"""The pairs and masks of google-research/bert's create_pretraining_data.py, written again: plain, slow, one at a time.
+"""Plain reference implementation of pairs and masks in google-research/bert's create_pretraining_data.py.
 
-It shares no code with the package and draws from `random.Random`. It differs from the original where the package does:
-the random document is redrawn until it is another one. `put_back` and `short_sequences` switch rules off, so that a
-test can show that it would notice their absence.
+Shares no code with the package, and draws with `random.Random`. Like the package, it redraws the random document until
+it is another one. `put_back` and `short_sequences` switch rules off, so that tests can verify that they would detect a
+missing rule.
 """
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import ClassVar
 
 Tokens = list[int]
 
 
 @dataclass
 class PairRules:
-    length: int  # of a row, with [CLS] and twice [SEP]
-    short_probability: float = 0.1
+    length: int  # of a row, with [CLS] and two [SEP]
+    short_probability: ClassVar[float] = 0.1
     put_back: bool = True
     short_sequences: bool = True
 
@@ -29,7 +30,7 @@ class Pair:
 
 
 def corpus_pairs(documents: list[list[Tokens]], rules: PairRules, rng: random.Random) -> list[Pair]:
-    """One pass over all documents."""
+    """The pairs of one pass over all documents."""
     return [pair for number in range(len(documents)) for pair in document_pairs(documents, number, rules, rng)]
 
 
@@ -39,12 +40,12 @@ def document_pairs(documents: list[list[Tokens]], number: int, rules: PairRules,
     if rules.short_sequences and rng.random() < rules.short_probability:
         target = rng.randint(2, room)
     document = documents[number]
-    made = []
+    pairs = []
     start = 0
     while start < len(document):
-        stop, held = start, 0
-        while stop < len(document) and held < target:
-            held += len(document[stop])
+        stop, tokens = start, 0
+        while stop < len(document) and tokens < target:
+            tokens += len(document[stop])
             stop += 1
         chunk = document[start:stop]
         split = 1 if len(chunk) == 1 else rng.randint(1, len(chunk) - 1)
@@ -64,8 +65,8 @@ def document_pairs(documents: list[list[Tokens]], number: int, rules: PairRules,
             second = [token for sentence in chunk[split:] for token in sentence]
             start = stop
         shorten(first, second, room, rng)
-        made.append(Pair(first, second, is_random))
-    return made
+        pairs.append(Pair(first, second, is_random))
+    return pairs
 
 
 def shorten(first: Tokens, second: Tokens, room: int, rng: random.Random) -> None:
@@ -83,7 +84,7 @@ class MaskRules:
     mask_id: int
     continuation: list[bool]
     whole_words: bool
-    probability: float = 0.15
+    probability: ClassVar[float] = 0.15
 
 
 @dataclass
@@ -104,13 +105,13 @@ def mask(first: Tokens, second: Tokens, rules: MaskRules, rng: random.Random) ->
         else:
             words.append([position])
     rng.shuffle(words)
-    wanted = min(rules.max_predictions, max(1, round(len(original) * rules.probability)))
+    budget = min(rules.max_predictions, max(1, round(len(original) * rules.probability)))
     tokens = list(original)
     positions: list[int] = []
     for word in words:
-        if len(positions) >= wanted:
+        if len(positions) >= budget:
             break
-        if len(positions) + len(word) > wanted:
+        if len(positions) + len(word) > budget:
             continue
         for position in word:
             positions.append(position)

@@ -1,4 +1,4 @@
-"""Augmentations: what they do to a text, against their definitions, and how often."""
+"""Augmentations change texts as defined, and with the right frequency."""
 
 from __future__ import annotations
 
@@ -40,32 +40,33 @@ def test_reverse_complement_of_letters():
     assert {changed_texts(DNA, ["ACX"], epoch)[0] for epoch in range(16)} == {"AC[UNK]", "[UNK]GT"}
 
 
-@pytest.mark.parametrize("written", ["kmers:3", "kmers:3:1"])
-def test_reverse_complement_of_kmers(written):
-    kind, argument = parse_kind(written)
+@pytest.mark.parametrize("tokenizer", ["kmers:3", "kmers:3:1"])
+def test_reverse_complement_of_kmers(tokenizer):
+    kind, argument = parse_kind(tokenizer)
     kmers = kind.given(argument)
     assert kmers is not None
     text, other = "ACGTTAGAC", "GTCTAACGT"
     both = {tuple(kmers.encode([one])[0].tolist()) for one in (text, other)}
     ids, lengths = kmers.encode([text])
-    found = {
+    results = {
         tuple(prepare(kmers)(hash64(derive_key(epoch), np.arange(1)), lengths, ids, lengths)[0].tolist())
         for epoch in range(16)
     }
-    assert found == both and len(both) == 2
+    assert results == both and len(both) == 2
 
 
 def test_reverse_complement_changes_half_of_the_texts():
     texts = 1_000_000
     ids = np.tile(DNA.encode(["AC"])[0], texts)
     lengths = np.full(texts, 2)
-    drawn = []
+    is_changed = []
     for epoch in (0, 1):
         tokens, _ = prepare(DNA)(hash64(derive_key(5, "pair", epoch, 0), np.arange(texts)), lengths, ids, lengths)
-        drawn.append(tokens[::2] != ids[0])
-    assert all(abs(one.mean() - 0.5) < 5 * 0.5 / 1_000 for one in drawn)
-    assert abs((drawn[0] == drawn[1]).mean() - 0.5) < 5 * 0.5 / 1_000  # epochs are independent
-    assert abs((drawn[0][1:] == drawn[0][:-1]).mean() - 0.5) < 5 * 0.5 / 1_000  # and texts
+        is_changed.append(tokens[::2] != ids[0])
+    first, second = is_changed
+    assert all(abs(one.mean() - 0.5) < 5 * 0.5 / 1_000 for one in is_changed)
+    assert abs((first == second).mean() - 0.5) < 5 * 0.5 / 1_000, "epochs are not independent"
+    assert abs((first[1:] == first[:-1]).mean() - 0.5) < 5 * 0.5 / 1_000, "texts are not independent"
 
 
 @pytest.mark.parametrize("packing", ["none", "pairs"])
@@ -137,11 +138,11 @@ def test_randomised_smiles_are_the_same_molecules():
     chemistry = pytest.importorskip("rdkit.Chem")
     keys = hash64(derive_key(0, "pair", 0), np.arange(200))
     texts = MOLECULES * 40
-    found = spellings(texts, keys)
-    assert [chemistry.CanonSmiles(one) for one in found] == [chemistry.CanonSmiles(one) for one in texts]
-    assert [len({*found[n::5]}) > 5 for n in range(5)] == [True, True, False, False, False]
-    assert found == [spellings([text], keys[n : n + 1])[0] for n, text in enumerate(texts)]  # each text alone
-    assert found != spellings(texts, hash64(derive_key(0, "pair", 1), np.arange(200)))
+    spelled = spellings(texts, keys)
+    assert [chemistry.CanonSmiles(one) for one in spelled] == [chemistry.CanonSmiles(one) for one in texts]
+    assert [len({*spelled[n::5]}) > 5 for n in range(5)] == [True, True, False, False, False]
+    assert spelled == [spellings([text], keys[n : n + 1])[0] for n, text in enumerate(texts)]  # each text alone
+    assert spelled != spellings(texts, hash64(derive_key(0, "pair", 1), np.arange(200)))
 
 
 def test_randomised_smiles_draw_orders_uniformly():
@@ -152,11 +153,11 @@ def test_randomised_smiles_draw_orders_uniformly():
         chemistry.MolToSmiles(chemistry.RenumberAtoms(molecule, list(order)), canonical=False)
         for order in permutations(range(atoms))
     )
-    found = Counter(spellings(["CC(N)O"] * draws, hash64(derive_key(7), np.arange(draws))))
-    assert found.keys() == expected.keys() and len(found) == 12
+    counts = Counter(spellings(["CC(N)O"] * draws, hash64(derive_key(7), np.arange(draws))))
+    assert counts.keys() == expected.keys() and len(counts) == 12
     scale = draws / factorial(atoms)
-    distance = sum((found[one] - scale * count) ** 2 / (scale * count) for one, count in expected.items())
-    assert distance < 11 + 5 * np.sqrt(22)  # chi-square of 11 degrees of freedom
+    distance = sum((counts[one] - scale * count) ** 2 / (scale * count) for one, count in expected.items())
+    assert distance < 11 + 5 * np.sqrt(22)  # chi-square with 11 degrees of freedom
 
 
 def test_packed_rows_hold_randomised_smiles():
@@ -168,10 +169,10 @@ def test_packed_rows_hold_randomised_smiles():
     data = DataConfig(sequence_length=48, rows="crops", packing="pairs", augment=("randomised_smiles",))
     batches = PairBatches(split, SMILES, data, 0, objectives=("mlm",))
     epochs = np.split(np.arange(2 * batches.rows_per_epoch), 2)
-    found = [["".join(SMILES.tokens[n] for n in text) for text in _texts(batches.rows(rows))] for rows in epochs]
-    assert found[0] != found[1]
+    spelled = [["".join(SMILES.tokens[n] for n in text) for text in _texts(batches.rows(rows))] for rows in epochs]
+    assert spelled[0] != spelled[1]
     canonical = sorted(map(chemistry.CanonSmiles, texts))
-    assert [sorted(map(chemistry.CanonSmiles, epoch)) for epoch in found] == [canonical] * 2
+    assert [sorted(map(chemistry.CanonSmiles, epoch)) for epoch in spelled] == [canonical] * 2
 
 
 def test_randomised_smiles_keep_texts_if_no_spelling_fits():

@@ -1,4 +1,4 @@
-"""Rows well formed, and the stream of batches the same however it is asked for."""
+"""Rows are well formed, and the stream of batches does not depend on hosts, restarts or batch size."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def digest(batches: list[dict[str, np.ndarray]]) -> str:
 
 
 def two_epochs(batches: PairBatches) -> int:
-    """Steps that two epochs take, the last one reaching into the third."""
+    """Steps in two epochs, rounded up."""
     return -(-2 * batches.rows_per_epoch // BATCH_SIZE)
 
 
 def check_row(row: dict[str, np.ndarray], split: MemorySplit, data: DataConfig) -> None:
-    """One row of a split whose tokens are all different, against everything that must hold of it."""
+    """Check all properties of a row from a split whose tokens are all different."""
     ids, types, inside = row["input_ids"].tolist(), row["token_type_ids"].tolist(), row["sequence_ids"].tolist()
     total = sum(inside)
     assert inside == [1] * total + [0] * (data.sequence_length - total)
@@ -59,8 +59,8 @@ def check_row(row: dict[str, np.ndarray], split: MemorySplit, data: DataConfig) 
     positions, labels = row["mlm_positions"].tolist(), row["mlm_labels"].tolist()
     assert positions[used:] == labels[used:] == [0] * (data.max_predictions - used)
     assert positions[:used] == sorted(set(positions[:used]))
-    wanted = min(data.max_predictions, max(1, round(total * data.mask_probability)), total - 3)
-    assert used <= wanted if data.masking == "words" else used == wanted
+    budget = min(data.max_predictions, max(1, round(total * data.mask_probability)), total - 3)
+    assert used <= budget if data.masking == "words" else used == budget
     original = list(ids)
     for position, label in zip(positions[:used], labels[:used], strict=True):
         original[position] = label
@@ -154,7 +154,7 @@ def test_restart_at_every_step_of_two_epochs(data: DataConfig) -> None:
 
 
 def test_stream_matches_recorded_digest() -> None:
-    """These bytes must not change: a run that is resumed after an upgrade continues with the same batches."""
+    """These bytes must not change, because a run that is resumed after an upgrade needs the same batches."""
     documents = [[(7 * i + 3 * j) % 23 + 1 for j in range(i % 9 + 1)] for i in range(24)]
     batches = PairBatches(MemorySplit(documents, all_different=True), SPECIALS, DATA, seed=3)
     stream = digest([batches.batch(step, BATCH_SIZE) for step in range(two_epochs(batches))])
@@ -176,14 +176,14 @@ def test_epochs_seeds_and_masks_differ() -> None:
 
 
 def sources(batches: PairBatches, epoch: int) -> list[tuple[int, ...]]:
-    """For each place of an epoch where its pair comes from."""
+    """The first sentences and sentence counts of each row's pair in an epoch."""
     numbers = epoch * batches.rows_per_epoch + np.arange(batches.rows_per_epoch)
     pairs = batches.pairs(numbers)
     return list(map(tuple, np.concatenate([pairs.first, pairs.count], axis=1).tolist()))
 
 
 def test_epochs_have_equally_many_rows() -> None:
-    """The first epoch is its plan, shuffled; a longer plan is cut, a shorter one refilled from its start, remasked."""
+    """The first epoch is its plan, shuffled. A longer plan is cut; a shorter one starts over, with other masks."""
     batches = small_batches()
     sizes = [len(batches._epochs.get(epoch)) for epoch in range(30)]
     assert batches.rows_per_epoch == sizes[0]
@@ -209,7 +209,7 @@ def test_every_epoch_round_and_seed_has_its_own_order() -> None:
 
 @each_packing
 def test_row_order_has_no_serial_correlation(data: DataConfig) -> None:
-    """Where a row's text stands in the corpus says nothing of where the next rows' texts stand, nor of the step."""
+    """A row's place in the corpus is independent of the next rows' places and of the step."""
     batches = small_batches(data=data, documents=3000)
     pairs = batches.pairs(np.arange(2 * batches.rows_per_epoch))
     first_of_row = pairs.first[np.unique(pairs.row, return_index=True)[1], 0]
@@ -235,12 +235,12 @@ def test_batch_may_span_many_epochs(data: DataConfig) -> None:
 
 
 def test_random_access_builds_only_the_plans_it_needs() -> None:
-    """A step far ahead costs the plans of its own epochs, not those of all before it."""
+    """A step far ahead builds the plans of its own epochs, not of all earlier ones."""
     batches = small_batches(documents=400)
     step, size = 10_000_000, 256
     batches.batch(step, size)
     first, last = (row // batches.rows_per_epoch for row in (step * size, (step + 1) * size - 1))
-    built = set(batches._epochs._cache._plans) - {0}  # that of epoch 0 says how many rows an epoch has
+    built = set(batches._epochs._cache._plans) - {0}  # epoch 0 determines the number of rows in an epoch
     assert first > 1000 and set(range(first, last + 1)) <= built <= set(range(first, last + 2))
 
 
@@ -266,9 +266,9 @@ def test_too_short_rows_are_refused() -> None:
 def test_row_with_more_slots_than_tokens_matches_spec() -> None:
     data = DataConfig(sequence_length=16, max_predictions=20)
     batches = PairBatches(MemorySplit([[3] * 6] * 9), Specials(), data, 0)
-    found = batches.batch(0, 4)
-    assert {name: (x.shape, x.dtype.type) for name, x in found.items()} == batches.spec(4)
-    assert (found["mlm_weights"][:, 16:] == 0).all() and found["mlm_weights"].any()
+    batch = batches.batch(0, 4)
+    assert {name: (x.shape, x.dtype.type) for name, x in batch.items()} == batches.spec(4)
+    assert (batch["mlm_weights"][:, 16:] == 0).all() and batch["mlm_weights"].any()
 
 
 def test_bad_batch_arguments_are_refused() -> None:
@@ -283,7 +283,6 @@ def test_bad_batch_arguments_are_refused() -> None:
 
 @pytest.mark.parametrize("documents_per_shard", [None, 4])
 def test_token_store_gives_the_batches_of_text_in_memory(tmp_path, documents_per_shard: int | None) -> None:
-    """Whatever its shards, as the same text in memory."""
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     tokens += [f"##w{n}" if n % 3 == 0 else f"w{n}" for n in range(5, SPECIALS.vocab_size)]
     wordpiece = WordPiece(tokens, TextRules(True, True))
@@ -295,9 +294,10 @@ def test_token_store_gives_the_batches_of_text_in_memory(tmp_path, documents_per
     store = write_store(tmp_path / "store", {"train": documents}, wordpiece, documents_per_shard=documents_per_shard)
     data = replace(DATA, masking="words")
     stored = PairBatches(TokenStore.open(store).split("train"), wordpiece, data, 0)
-    held = PairBatches(memory, SPECIALS, data, 0)
-    steps = range(two_epochs(held))
-    assert digest([stored.batch(n, BATCH_SIZE) for n in steps]) == digest([held.batch(n, BATCH_SIZE) for n in steps])
+    in_memory = PairBatches(memory, SPECIALS, data, 0)
+    steps = range(two_epochs(in_memory))
+    expected = digest([in_memory.batch(n, BATCH_SIZE) for n in steps])
+    assert digest([stored.batch(n, BATCH_SIZE) for n in steps]) == expected
     with pytest.raises(ValueError, match=r"0 document\(s\)"):
         PairBatches(TokenStore.open(store).split("held_out"), wordpiece, data, 0)
 

@@ -1,4 +1,4 @@
-"""What a run cannot learn from its text is said before it begins."""
+"""Runs warn about text that an objective cannot learn from."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def data_of(folder: Path, text: str, **options) -> DataConfig:
 
 
 def notes_of(data: DataConfig, objectives: tuple[str, ...]) -> list[str]:
-    """The notes of a run, which are those of `prepare` too."""
-    run = open_training_data([data], no_progress, objectives).notes
+    """Return the notes of a run, and check that `prepare` gives the same ones."""
+    notes = open_training_data([data], no_progress, objectives).notes
     config = Config(data=data, training=TrainingConfig(objectives=objectives))
-    assert list(prepare(config).notes) == run
-    return run
+    assert list(prepare(config).notes) == notes
+    return notes
 
 
 def test_nsp_on_one_sentence_documents_is_reported(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The feed: the same bytes in the same order whichever engine makes them, and errors as they were raised."""
+"""Both engines of the feed give the same bytes in the same order, and raise errors unchanged."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def feed(batches, engine: str, start: int = 0, stop: int = 2**62, threads: int =
 
 @pytest.fixture(scope="module")
 def stream() -> list[dict[str, np.ndarray]]:
-    """Two epochs of batches, made one after the other."""
+    """Two epochs of batches, made sequentially."""
     batches = small_batches()
     return [batches.batch(step, BATCH_SIZE) for step in range(two_epochs(batches))]
 
 
 class Jittery:
-    """Batches that take times of their own, so that threads overtake each other."""
+    """Delays batches by varying times, so that threads overtake each other."""
 
     def __init__(self, batches: PairBatches) -> None:
         self._batches = batches
@@ -104,10 +104,11 @@ def test_dataset_is_a_tf_dataset_with_static_shapes(stream) -> None:
     assert dataset.element_spec == {
         key: tf.TensorSpec(shape, tf.as_dtype(dtype)) for key, (shape, dtype) in batches.spec(3).items()
     }
-    made = list(dataset.as_numpy_iterator())
-    assert digest(made) == digest([{key: values[[5, 1, 2]] for key, values in batch.items()} for batch in stream[3:5]])
+    elements = list(dataset.as_numpy_iterator())
+    expected = [{key: values[[5, 1, 2]] for key, values in batch.items()} for batch in stream[3:5]]
+    assert digest(elements) == digest(expected)
     assert tf.config.get_visible_devices("GPU") == tf.config.get_visible_devices("TPU") == []
-    assert dataset.options().autotune.enabled is False, "closing would wait for the sleep of its thread"
+    assert dataset.options().autotune.enabled is False, "closing would wait for autotune's sleeping thread"
 
 
 @needs_tensorflow
@@ -131,7 +132,7 @@ print(fed.engine, digest([next(fed) for _ in range(3)]))
     [pytest.param("", "tf.data", marks=pytest.mark.long), ("sys.modules['tensorflow'] = None", "threads")],
 )
 def test_feed_gives_the_same_bytes_without_tensorflow(stream, before: str, engine: str) -> None:
-    """The feed says what it runs on, TensorFlow is silent, and an open feed lets the process end."""
+    """Also: TensorFlow prints nothing, and the process ends although the feed is open."""
     folders = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "text")]
     code = CODE.format(before=before, folders=folders)
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
@@ -141,7 +142,7 @@ def test_feed_gives_the_same_bytes_without_tensorflow(stream, before: str, engin
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_feed_raises_errors_of_a_damaged_store_unchanged(tmp_path, engine: str) -> None:
-    """The store's own message arrives: file and byte offset, not what TensorFlow makes of an error."""
+    """The message has the store's file and byte offset; TensorFlow does not wrap it."""
     lengths = random_documents(30, seed=2, sentences=6, tokens=9)
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{n}" for n in range(5, 1000))]
     wordpiece = WordPiece(tokens, TextRules(True, True))
@@ -165,41 +166,41 @@ def test_feed_yields_batches_before_an_error(stream, engine: str) -> None:
                 raise OSError("the disk went away")
             return super().batch(step, global_batch_size, rows)
 
-    got = []
+    received = []
     with feed(Broken(small_batches()), engine) as fed, pytest.raises(OSError, match="the disk went away"):
         for batch in fed:
-            got.append(batch)
-    assert digest(stream[: len(got)]) == digest(got) and len(got) <= 4
+            received.append(batch)
+    assert digest(stream[: len(received)]) == digest(received) and len(received) <= 4
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_closing_the_feed_stops_its_threads(engine: str) -> None:
-    begun, made = [], []
+    started, finished = [], []
 
-    class Noted(Jittery):
+    class Recorded(Jittery):
         def batch(self, step: int, global_batch_size: int, rows=None) -> dict[str, np.ndarray]:
-            begun.append(step)
+            started.append(step)
             batch = super().batch(step, global_batch_size, rows)
-            made.append(step)
+            finished.append(step)
             return batch
 
-    fed = feed(Noted(small_batches()), engine)
+    fed = feed(Recorded(small_batches()), engine)
     next(fed)
     fed.close()
     assert next(fed, None) is None
     deadline = time.monotonic() + 60
-    while len(made) < len(begun) or any(thread.name.startswith("batch") for thread in threading.enumerate()):
+    while len(finished) < len(started) or any(thread.name.startswith("batch") for thread in threading.enumerate()):
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    before = len(begun)
+    before = len(started)
     time.sleep(0.1)
-    assert len(begun) == before < 12
+    assert len(started) == before < 12
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("hosts", [1, 3])
 def test_several_small_batches_are_made_in_one_call(monkeypatch, stream, engine: str, hosts: int) -> None:
-    """One call makes several, also from a step amid them, to a stop amid them, and of some rows."""
+    """Even if the first or last step is inside a group, and for a part of the rows."""
     positions = DATA.sequence_length * BATCH_SIZE // hosts
     monkeypatch.setattr(bertjax.input.feed, "POSITIONS_TOGETHER", 3 * positions)
     rows, calls = None if hosts == 1 else np.arange(BATCH_SIZE)[1::hosts], []
@@ -211,23 +212,24 @@ def test_several_small_batches_are_made_in_one_call(monkeypatch, stream, engine:
 
     split = MemorySplit(random_documents(24, seed=2, sentences=6, tokens=9))
     with feed(Counted(split, SPECIALS, DATA, 0), engine, 2, len(stream) - 1, rows=rows) as fed:
-        made = list(fed)
-    wanted = [{key: x if rows is None else x[rows] for key, x in batch.items()} for batch in stream[2:-1]]
-    assert digest(made) == digest(wanted)
-    together = 3 * positions // (DATA.sequence_length * len(made[0]["input_ids"]))
-    assert max(calls) == together * len(made[0]["input_ids"]) and len(calls) == -(-len(wanted) // together) > 2
+        batches = list(fed)
+    expected = [{key: x if rows is None else x[rows] for key, x in batch.items()} for batch in stream[2:-1]]
+    assert digest(batches) == digest(expected)
+    per_batch = len(batches[0]["input_ids"])
+    group_size = 3 * positions // (DATA.sequence_length * per_batch)
+    assert max(calls) == group_size * per_batch and len(calls) == -(-len(expected) // group_size) > 2
 
 
 def test_feed_makes_only_a_few_batches_ahead() -> None:
     split = MemorySplit(random_documents(50, seed=2))
-    asked = []
+    calls = []
 
     class Recorded(PairBatches):
         def rows(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-            asked.append(int(numbers.max()) // (BATCH_SIZE * MOST_TOGETHER))  # the number of the call
+            calls.append(int(numbers.max()) // (BATCH_SIZE * MOST_TOGETHER))
             return super().rows(numbers)
 
     with feed(Recorded(split, Specials(), DATA, 0), "threads", threads=2) as fed:
         next(fed)
         time.sleep(0.2)
-        assert max(asked) <= 4
+        assert max(calls) <= 4

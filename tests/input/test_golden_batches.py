@@ -1,6 +1,6 @@
-"""The stream of batches on record: SHA-256 of what a split, a config and a seed give, whatever the code looks like.
+"""Batches match recorded SHA-256 digests for a split, a config and a seed.
 
-`python tests/input/test_golden_batches.py` writes the record anew; a change of it makes other runs of every run.
+`python tests/input/test_golden_batches.py` rewrites the record. A change of the record changes every user's runs.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ STREAMS = {
     "sentence_order": PAIRS,
     "sentence_order_of_ngrams_packed": replace(NGRAMS, packing="pairs", pairs_per_row=4),
 }
-OBJECTIVES = {"sentence_order": ("mlm", "sop"), "sentence_order_of_ngrams_packed": ("mlm", "sop")}  # others: BERT's
+OBJECTIVES = {"sentence_order": ("mlm", "sop"), "sentence_order_of_ngrams_packed": ("mlm", "sop")}  # else BERT's
 
 
 def digests(name: str) -> dict[str, str]:
-    """Key -> SHA-256 over dtype, shape and bytes of that array in batches of four epochs of a split."""
+    """Digest each array of some batches in four epochs: key -> SHA-256 over dtype, shape and bytes."""
     split = MemorySplit(random_documents(60, seed=3, sentences=9, tokens=14))
     objectives = OBJECTIVES.get(name, ("mlm", "nsp"))
     batches = PairBatches(split, Specials(), STREAMS[name], SEED, objectives=objectives)
-    an_epoch = -(-batches.rows_per_epoch // BATCH_SIZE)
-    found: dict[str, Any] = defaultdict(hashlib.sha256)
+    epoch_steps = -(-batches.rows_per_epoch // BATCH_SIZE)
+    hashes: dict[str, Any] = defaultdict(hashlib.sha256)
     for epoch in range(4):
-        for step in range(epoch * an_epoch, epoch * an_epoch + STEPS):
+        for step in range(epoch * epoch_steps, epoch * epoch_steps + STEPS):
             for key, values in batches.batch(step, BATCH_SIZE).items():
-                found[key].update(f"{values.dtype} {values.shape}".encode() + np.ascontiguousarray(values).tobytes())
-    return {key: sha.hexdigest() for key, sha in sorted(found.items())}
+                hashes[key].update(f"{values.dtype} {values.shape}".encode() + np.ascontiguousarray(values).tobytes())
+    return {key: sha.hexdigest() for key, sha in sorted(hashes.items())}
 
 
 @pytest.mark.parametrize("name", STREAMS)

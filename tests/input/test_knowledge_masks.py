@@ -1,4 +1,4 @@
-"""Knowledge masking of ERNIE 1.0: units of the token store; its shares over a million tokens: test_recipe_masks.py."""
+"""Knowledge masking of ERNIE 1.0, with units of the token store. test_recipe_masks.py checks its shares."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DATA = DataConfig(
 
 
 class SplitWithPlanes(MemorySplit):
-    """A split that tells entities and phrases: of tokens numbered from 0, each fifth and each third begins one."""
+    """A split with planes: every fifth token begins an entity, and every third token begins a phrase."""
 
     def has_plane(self, plane: str) -> bool:
         return plane in ("entities", "phrases")
@@ -41,24 +41,24 @@ SPLIT = SplitWithPlanes([[100] * 5] * 30, all_different=True)
 
 @pytest.mark.parametrize("packing", ["none", "pairs"])
 def test_long_units_are_masked_at_the_configured_share(packing: str) -> None:
-    """Units of 20 tokens: `max_predictions` is the limit, and no more is assumed of their number."""
+    """Units of 20 tokens, so that the number of masked tokens varies widely, up to `max_predictions`."""
     data = replace(DATA, sequence_length=128, max_predictions=127, packing=packing)
     ids = np.full((ROWS, 128), 7, np.int32)
     places = np.ones(ids.shape, bool)
     places[:, [0, 60, -1]] = False
     continues = np.tile(np.arange(125) % 20 != 0, ROWS)
     rule = MaskRule.of(data, SPECIALS, SPLIT)
-    _, found = mask_tokens(ids, places, hash64(1, np.arange(ROWS)), rule, continues=continues)
+    _, masks = mask_tokens(ids, places, hash64(1, np.arange(ROWS)), rule, continues=continues)
     # A row has six units of 20 tokens and one of 5.
     spread = np.sqrt(ROWS * (6 * 20**2 + 5**2) * 0.15 * 0.85) / places.sum()
-    assert abs(found["mlm_weights"].sum() / places.sum() - 0.15) < 4.5 * spread
+    assert abs(masks["mlm_weights"].sum() / places.sum() - 0.15) < 4.5 * spread
 
 
 @pytest.mark.parametrize(
     ("masking", "size", "count", "packing"), [("entities", 5, "each", "pairs"), ("phrases", 3, "round", "none")]
 )
 def test_whole_entities_or_phrases_are_masked(masking: str, size: int, count: str, packing: str) -> None:
-    """Token n of the split is 5 + n, which tells its unit; of a unit that a row cuts, its part is hidden whole."""
+    """Token n of the split has the id 5 + n, which determines its unit. If a row cuts a unit, its part is a unit."""
     data = replace(DATA, masking=masking, mask_count=count, packing=packing, pairs_per_row=3)
     batch = PairBatches(SPLIT, replace(SPECIALS, vocab_size=20_000), data, 0).batch(0, 128)
     used, ids = batch["mlm_weights"] > 0, batch["input_ids"].copy()
@@ -68,9 +68,9 @@ def test_whole_entities_or_phrases_are_masked(masking: str, size: int, count: st
     is_hidden[rows, batch["mlm_positions"][rows, slots]] = True
     unit = np.where(ids >= 5, (ids - 5) // size, -1 - np.arange(ids.shape[1]))
     part = np.cumsum(np.diff(unit, axis=1, prepend=-(10**6)) != 0, axis=1) + 1000 * np.arange(len(ids))[:, None]
-    sizes, found = np.bincount(part.ravel()), np.bincount(part.ravel(), is_hidden.ravel())
-    assert ((found == 0) | (found == sizes)).all()
-    assert np.count_nonzero(found == size) > 0.75 * np.count_nonzero(found) > 300
+    sizes, masked = np.bincount(part.ravel()), np.bincount(part.ravel(), is_hidden.ravel())
+    assert ((masked == 0) | (masked == sizes)).all()
+    assert np.count_nonzero(masked == size) > 0.75 * np.count_nonzero(masked) > 300
 
 
 def test_masking_of_unmarked_units_is_refused() -> None:

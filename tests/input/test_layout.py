@@ -1,4 +1,4 @@
-"""Rows of other families: where their special tokens stand."""
+"""Layout of special tokens in rows of BERT and RoBERTa."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The few lengths of padded rows."""
+"""Lengths of padded rows."""
 
 import pytest
 

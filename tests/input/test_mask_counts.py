@@ -1,4 +1,4 @@
-"""How many tokens are hidden, and what is shown instead of them."""
+"""Numbers of masked tokens, and their replacements."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SPLIT = MemorySplit(random_documents(60, seed=2, sentences=4, tokens=9))
 
 
 def drawn(name: str, tokens: int, share: float, special: int = 3) -> np.ndarray:
-    """The numbers of hidden tokens of many sequences of one length."""
+    """Draw the number of masked tokens for many sequences of the same length."""
     every = np.full(MANY, tokens)
     return COUNTS[name].draw(every, every - special, hash64(tokens, np.arange(MANY)), share)
 
@@ -35,25 +35,25 @@ def drawn(name: str, tokens: int, share: float, special: int = 3) -> np.ndarray:
     ("tokens", "share"), [(6, 0.15), (20, 0.15), (100, 0.15), (128, 0.15), (509, 0.2), (512, 0.15)]
 )
 def test_random_round_has_the_exact_expected_share(tokens: int, share: float) -> None:
-    """RoBERTa: int(0.15 L + u), so the mean is 0.15 L and no count is a whole one away from it."""
-    found = drawn("random_round", tokens, share)
+    """RoBERTa: int(0.15 L + u), so the mean is 0.15 L and every count is less than 1 away from it."""
+    counts = drawn("random_round", tokens, share)
     below, above = int(tokens * share), int(np.ceil(tokens * share - 1e-9))
-    assert set(found.tolist()) <= {below, above}
+    assert set(counts.tolist()) <= {below, above}
     part = tokens * share - below
     expected = np.array([1 - part, part]) * MANY if above > below else None
     if expected is None:
-        assert (found == below).all()
+        assert (counts == below).all()
     else:
-        assert stats.chisquare([(found == below).sum(), (found == above).sum()], expected).pvalue > 0.01
+        assert stats.chisquare([(counts == below).sum(), (counts == above).sum()], expected).pvalue > 0.01
 
 
 @pytest.mark.parametrize(("tokens", "share"), [(8, 0.15), (64, 0.3), (128, 0.15), (128, 0.4), (1024, 0.3)])
 def test_each_is_binomial(tokens: int, share: float) -> None:
-    """ModernBERT: every token that may be hidden is drawn for itself."""
-    found = drawn("each", tokens, share)
+    """ModernBERT: every token that may be masked is drawn independently."""
+    counts = drawn("each", tokens, share)
     expected = stats.binom.pmf(np.arange(tokens + 1), tokens - 3, share) * MANY
     common = expected > 5
-    seen = np.bincount(found, minlength=tokens + 1)
+    seen = np.bincount(counts, minlength=tokens + 1)
     assert seen[~common].sum() < 60
     assert stats.chisquare(seen[common], expected[common] * seen[common].sum() / expected[common].sum()).pvalue > 0.01
 
@@ -95,7 +95,7 @@ def test_every_masked_token_has_a_prediction(
     special: bool,
     seed: int,
 ) -> None:
-    """Every hidden token of every sequence is predicted, packed or not, whatever the unit and the count."""
+    """For every unit and count, packed or not."""
     data = DataConfig(
         sequence_length=length,
         mask_probability=share,
@@ -115,14 +115,14 @@ def test_every_masked_token_has_a_prediction(
     assert shapes == batches.spec(30)
     used = batch["mlm_weights"] > 0
     assert np.count_nonzero(used) == np.count_nonzero(batch["input_ids"] == SPECIALS.mask_id)
-    shown = np.take_along_axis(batch["input_ids"], batch["mlm_positions"], axis=1)
-    assert (shown[used] == SPECIALS.mask_id).all()
+    replacements = np.take_along_axis(batch["input_ids"], batch["mlm_positions"], axis=1)
+    assert (replacements[used] == SPECIALS.mask_id).all()
     assert expected_predictions(data) <= used.shape[1]
 
 
 @pytest.mark.parametrize("name", [name for name, count in COUNTS.items() if not count.may_be_full])
 def test_most_bounds_the_count_of_packed_rows(name: str) -> None:
-    """Whatever the lengths of the sequences, and all draws at their worst."""
+    """For sequences of any lengths, all with their largest draws."""
     count, rng = COUNTS[name], np.random.default_rng(3)
     for _ in range(300):
         sequences, share = int(rng.integers(1, 12)), float(rng.choice([0.01, 0.1, 0.15, 0.3, 0.7]))
@@ -150,7 +150,7 @@ def test_least_limit_never_cuts_a_count(name: str) -> None:
 
 
 def rows_of_nines(copies: int, slots: int = 19, **options: object) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Rows of 128 tokens, all the same but [CLS] and [SEP], after masking."""
+    """Mask rows of 128 tokens that are equal except for [CLS] and [SEP]."""
     data = DataConfig(max_predictions=slots, **options)
     encoder, places = lay_out(np.full(125 * copies, 9), np.tile([60, 65], (copies, 1)), 128, SPECIALS)
     rule = MaskRule.of(data, SPECIALS, SPLIT)
@@ -159,20 +159,20 @@ def rows_of_nines(copies: int, slots: int = 19, **options: object) -> tuple[np.n
 
 
 def test_ordinary_random_tokens_exclude_special_tokens() -> None:
-    shown, _ = rows_of_nines(4_000, keep_share=0, random_share=1, random_ids="ordinary")
-    seen = np.bincount(shown.ravel(), minlength=SPECIALS.vocab_size)
+    replacements, _ = rows_of_nines(4_000, keep_share=0, random_share=1, random_ids="ordinary")
+    seen = np.bincount(replacements.ravel(), minlength=SPECIALS.vocab_size)
     special = sorted(SPECIALS.special.values())
     assert not seen[special].any()
     assert stats.chisquare(np.delete(seen, special)).pvalue > 0.01
 
 
 def test_corpus_random_tokens_follow_corpus_frequencies() -> None:
-    shown, _ = rows_of_nines(4_000, keep_share=0, random_share=1, random_ids="corpus")
-    seen = np.bincount(shown.ravel(), minlength=SPECIALS.vocab_size)
-    there = np.bincount(SPLIT.flat, minlength=SPECIALS.vocab_size)
-    assert not seen[there == 0].any() and there.max() > 4 * there[there > 0].min()
-    expected = there / there.sum() * seen.sum()
-    assert stats.chisquare(seen[there > 0], expected[there > 0]).pvalue > 0.01
+    replacements, _ = rows_of_nines(4_000, keep_share=0, random_share=1, random_ids="corpus")
+    seen = np.bincount(replacements.ravel(), minlength=SPECIALS.vocab_size)
+    counts = np.bincount(SPLIT.flat, minlength=SPECIALS.vocab_size)
+    assert not seen[counts == 0].any() and counts.max() > 4 * counts[counts > 0].min()
+    expected = counts / counts.sum() * seen.sum()
+    assert stats.chisquare(seen[counts > 0], expected[counts > 0]).pvalue > 0.01
 
 
 def test_first_of_run_by_hand() -> None:
@@ -182,11 +182,11 @@ def test_first_of_run_by_hand() -> None:
 
 
 def test_span_gets_one_kind_of_replacement() -> None:
-    """All of a merged span is [MASK], random or kept, at 80, 10 and 10 %; its random tokens differ from each other."""
-    shown, masks = rows_of_nines(6_000, masking="spans", replace_by="span", random_ids="ordinary")
+    """Adjacent spans are one: all of it is [MASK], random or kept, at 80, 10 and 10 %; random tokens differ."""
+    replacements, masks = rows_of_nines(6_000, masking="spans", replace_by="span", random_ids="ordinary")
     kinds: list[int] = []
     different = 0
-    for positions, weights, row in zip(masks["mlm_positions"], masks["mlm_weights"], shown, strict=True):
+    for positions, weights, row in zip(masks["mlm_positions"], masks["mlm_weights"], replacements, strict=True):
         used = positions[weights > 0]
         begins = np.flatnonzero(np.diff(used, prepend=-2) != 1)
         for span in np.split(row[: len(used)], begins[1:]):
@@ -209,8 +209,7 @@ def test_special_tokens_are_masked_if_requested(options: dict) -> None:
     for data in (plain, replace(plain, mask_special=True)):
         batch = PairBatches(SPLIT, SPECIALS, data, 0).batch(0, 200)
         used = batch["mlm_weights"] > 0
-        found = batch["mlm_labels"][used]
-        labels[data.mask_special] = np.isin(found, [SPECIALS.cls_id, SPECIALS.sep_id]).mean()
+        labels[data.mask_special] = np.isin(batch["mlm_labels"][used], [SPECIALS.cls_id, SPECIALS.sep_id]).mean()
         at_first = used & (batch["mlm_positions"] == 0)
         assert (batch["mlm_labels"][at_first] == SPECIALS.cls_id).all()
     assert labels[False] == 0 < 0.02 < labels[True] < 0.2

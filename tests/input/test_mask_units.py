@@ -1,4 +1,4 @@
-"""What is hidden together: n-grams, spans and units against independent rules, and properties of every unit."""
+"""Masking units: n-grams, spans and words against reference implementations, and properties of every unit."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ KINDS = {
 
 
 class SplitWithUnits(MemorySplit):
-    """A split whose store tells that every token but each fourth one continues a unit."""
+    """A split with units of four tokens."""
 
     def has_plane(self, plane: str) -> bool:
         return plane == "continues"
@@ -47,7 +47,7 @@ class SplitWithUnits(MemorySplit):
 
 
 def rows(total: int, copies: int, length: int = 128) -> tuple[np.ndarray, np.ndarray]:
-    """`copies` rows of one text of `total` tokens with special ones, and where the text is."""
+    """`copies` rows with the same text of `total` tokens, including special tokens, and the text's positions."""
     text = np.random.default_rng(total).integers(5, SPECIALS.vocab_size, total - 3)
     first = total // 3
     encoder, places = lay_out(np.tile(text, copies), np.tile([first, total - 3 - first], (copies, 1)), length, SPECIALS)
@@ -55,7 +55,7 @@ def rows(total: int, copies: int, length: int = 128) -> tuple[np.ndarray, np.nda
 
 
 def hidden(data: DataConfig, total: int, copies: int, stream: int = 0) -> list[list[int]]:
-    """The positions that are hidden in each copy of a text."""
+    """The positions that are masked in each copy of a text."""
     ids, places = rows(total, copies, data.sequence_length)
     rule = MaskRule.of(data, SPECIALS, SPLIT)
     _, masks = mask_tokens(ids, places, hash64(stream, np.arange(copies)), rule)
@@ -70,7 +70,7 @@ def words_in(total: int) -> reference_masks.Words:
 
 
 def assert_alike(ours: list[list[int]], theirs: list[list[int]]) -> None:
-    """Both hide as many tokens, each position, each pair of neighbours and runs of each length as often."""
+    """Compare how often both mask each number of tokens, position, pair of neighbours and run length."""
     features = (
         lambda row: [len(row)],
         lambda row: row,
@@ -85,7 +85,7 @@ def assert_alike(ours: list[list[int]], theirs: list[list[int]]) -> None:
 
 @pytest.mark.parametrize(
     "shares",
-    # MacBERT's are compared in test_similar_words.py.
+    # test_similar_words.py covers MacBERT's shares.
     [ALBERT, (0.2, 0.0, 0.8), *(pytest.param(shares, marks=pytest.mark.long) for shares in (MACBERT, (1.0,)))],
     ids=str,
 )
@@ -126,16 +126,16 @@ def test_spans_match_the_reference_in_distribution(p: float, longest: int, total
     ids=["macbert", "albert", "spanbert"],
 )
 def test_unit_lengths_have_the_published_shares(options: dict, expected: np.ndarray) -> None:
-    """Where a row is so long that pieces hardly meet, runs of hidden words of one token are the pieces."""
+    """In very long rows of one-token words, units hardly touch, so they are the runs of masked words."""
     rows_, length, budget = 80, 50_000, 400
     places = np.ones((rows_, length), bool)
     unit = UNITS[options["masking"]].make(DataConfig(**options))
     nothing = np.zeros(places.size, bool)
     positions = unit.choose(places, nothing, np.full(rows_, budget), hash64(9, np.arange(rows_)), budget)
     lengths = np.array([n for row in positions.tolist() for n in reference_masks.runs(row)])
-    found = np.bincount(lengths, minlength=len(expected) + 1)[1 : len(expected) + 1]
-    assert found.sum() > 0.99 * len(lengths) > 8_000
-    assert np.abs(found / found.sum() - expected).max() < 0.015
+    counts = np.bincount(lengths, minlength=len(expected) + 1)[1 : len(expected) + 1]
+    assert counts.sum() > 0.99 * len(lengths) > 8_000
+    assert np.abs(counts / counts.sum() - expected).max() < 0.015
     assert abs(lengths.mean() - (expected * np.arange(1, len(expected) + 1)).sum()) < 0.05
 
 
@@ -169,8 +169,8 @@ def test_masks_of_every_unit_are_well_formed(
     assert (np.diff(used.astype(int), axis=1) <= 0).all(), "used slots first"
     assert (np.diff(positions, axis=1)[used[:, 1:]] > 0).all()
     assert (positions[~used] == 0).all() and (batch["mlm_labels"][~used] == 0).all()
-    shown = np.take_along_axis(batch["input_ids"], positions, axis=1)
-    assert (shown[used] == SPECIALS.mask_id).all()
+    replacements = np.take_along_axis(batch["input_ids"], positions, axis=1)
+    assert (replacements[used] == SPECIALS.mask_id).all()
     special_ids = [SPECIALS.cls_id, SPECIALS.sep_id]
     if not special:
         assert not np.isin(batch["mlm_labels"][used], special_ids).any()
@@ -182,11 +182,11 @@ def test_masks_of_every_unit_are_well_formed(
             "round": (max(1, round(n * share)),) * 2,
             "random_round": (int(n * share), int(np.ceil(n * share))),
         }[count]
-        least, most = (min(slots, available, wanted) for wanted in exact)
-        taken = np.count_nonzero(of_row)
-        assert taken <= most
+        least, most = (min(slots, available, count) for count in exact)
+        masked = np.count_nonzero(of_row)
+        assert masked <= most
         if name in ("tokens", "spans", "long spans"):
-            assert taken >= least, "these units use all that they may"
+            assert masked >= least, "these units can use the whole budget"
 
 
 def test_units_masking_uses_the_units_of_the_store() -> None:
@@ -200,7 +200,7 @@ def test_units_masking_uses_the_units_of_the_store() -> None:
         labels = set((line[is_used] - 5).tolist())
         units = Counter(label // 4 for label in labels)
         inside += sum(n == 4 for n in units.values())
-    assert inside > 64, "most units are whole: all but those at a segment's edges"
+    assert inside > 64, "most units are whole, except at a segment's edges"
     with pytest.raises(ValueError, match=r"data\.masking='units': the token store marks no units of this kind"):
         PairBatches(SPLIT, SPECIALS, data, 0)
 
@@ -241,7 +241,7 @@ def test_invalid_masking_options_are_refused(changes: dict, message: str) -> Non
 
 
 def test_made_up_text_supports_masking_of_units() -> None:
-    """Speed is measured without a store, whatever is hidden."""
+    """Benchmarks of any masking run without a store."""
     data = DataConfig(masking="units", segmenter="jieba", sequence_length=64)
     batch = made_up_batches(data, 0, 2_000).batch(0, 8)
     assert np.count_nonzero(batch["mlm_weights"]) > 30

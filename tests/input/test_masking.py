@@ -1,4 +1,4 @@
-"""Masks against the rules, and against an independent implementation in distribution."""
+"""Masks and truncation against the rules, and against a reference implementation in distribution."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ def keys(count: int, stream: int = 0) -> np.ndarray:
 
 
 def same_text(length: int, total: int, first: int, copies: int) -> tuple[np.ndarray, np.ndarray, list[int]]:
-    """`copies` rows of one text of `total` tokens with specials: input ids, candidates, and A and B as one list."""
+    """`copies` rows with the same text of `total` tokens, including special tokens.
+
+    Returns input ids, candidates, and the concatenated A and B.
+    """
     text = np.random.default_rng(length).integers(5, SPECIALS.vocab_size, total - 3)
     lengths = np.tile([first, total - 3 - first], (copies, 1))
     encoder, candidates = lay_out(np.tile(text, copies), lengths, length, SPECIALS)
@@ -39,7 +42,7 @@ def rule(slots: int, whole_words: bool = False, probability: float = 0.15) -> Ma
     return MaskRule.of(data, SPECIALS, MemorySplit([[5]]))
 
 
-def reference(text: list[int], first: int, slots: int, whole_words: bool, passes: int) -> list[Masked]:
+def reference_whole_words(text: list[int], first: int, slots: int, passes: int) -> list[Masked]:
     rules = MaskRules(
         max_predictions=slots,
         vocab_size=SPECIALS.vocab_size,
@@ -47,7 +50,7 @@ def reference(text: list[int], first: int, slots: int, whole_words: bool, passes
         sep_id=SPECIALS.sep_id,
         mask_id=SPECIALS.mask_id,
         continuation=SPECIALS.is_continuation.tolist(),
-        whole_words=whole_words,
+        whole_words=True,
     )
     rng = random.Random(4)
     return [mask(text[:first], text[first:], rules, rng) for _ in range(passes)]
@@ -75,15 +78,15 @@ def test_masks_do_not_exceed_candidates(probability: float) -> None:
 def test_shares_of_mask_keep_and_random() -> None:
     input_ids, candidates, _ = same_text(128, 128, 60, MANY)
     masked, masks = mask_tokens(input_ids, candidates, keys(MANY), rule(20))
-    shown = np.take_along_axis(masked, masks["mlm_positions"], axis=1)[:, :19]
+    replacements = np.take_along_axis(masked, masks["mlm_positions"], axis=1)[:, :19]
     labels = masks["mlm_labels"][:, :19]
-    is_mask, is_kept = shown == SPECIALS.mask_id, shown == labels
-    n = shown.size
+    is_mask, is_kept = replacements == SPECIALS.mask_id, replacements == labels
+    n = replacements.size
     random_hits = 0.1 / SPECIALS.vocab_size  # a random token may be [MASK] or the token itself
     expected = np.array([0.8 + random_hits, 0.1 + random_hits, 0.1 - 2 * random_hits]) * n
     observed = [is_mask.sum(), is_kept.sum(), n - is_mask.sum() - is_kept.sum()]
     assert stats.chisquare(observed, expected).pvalue > 0.01
-    replaced = shown[~is_mask & ~is_kept]
+    replaced = replacements[~is_mask & ~is_kept]
     counts = np.bincount(replaced, minlength=SPECIALS.vocab_size)
     assert len(counts) == SPECIALS.vocab_size and counts[0] > 0 and counts[-1] > 0
     others = np.setdiff1d(np.arange(SPECIALS.vocab_size), [SPECIALS.mask_id, *np.unique(labels)])
@@ -94,13 +97,13 @@ def test_shares_of_mask_keep_and_random() -> None:
 def test_configured_replacement_shares_are_exact(keep: float, random: float) -> None:
     input_ids, candidates, _ = same_text(128, 128, 60, MANY)
     plain = rule(20)
-    given = replace(plain, replacement=replace(plain.replacement, keep_share=keep, random_share=random))
-    masked, masks = mask_tokens(input_ids, candidates, keys(MANY), given)
-    shown = np.take_along_axis(masked, masks["mlm_positions"], axis=1)[:, :19]
-    is_mask, is_kept = shown == SPECIALS.mask_id, shown == masks["mlm_labels"][:, :19]
+    changed = replace(plain, replacement=replace(plain.replacement, keep_share=keep, random_share=random))
+    masked, masks = mask_tokens(input_ids, candidates, keys(MANY), changed)
+    replacements = np.take_along_axis(masked, masks["mlm_positions"], axis=1)[:, :19]
+    is_mask, is_kept = replacements == SPECIALS.mask_id, replacements == masks["mlm_labels"][:, :19]
     hits = random / SPECIALS.vocab_size  # a random token may be [MASK] or the token itself
-    expected = np.array([1 - keep - random + hits, keep + hits, random - 2 * hits]) * shown.size
-    observed = np.array([is_mask.sum(), is_kept.sum(), shown.size - is_mask.sum() - is_kept.sum()])
+    expected = np.array([1 - keep - random + hits, keep + hits, random - 2 * hits]) * replacements.size
+    observed = np.array([is_mask.sum(), is_kept.sum(), replacements.size - is_mask.sum() - is_kept.sum()])
     possible = expected > 0
     assert (observed[~possible] == 0).all()
     assert stats.chisquare(observed[possible], expected[possible]).pvalue > 0.01 or possible.sum() == 1
@@ -122,11 +125,11 @@ def test_candidates_are_masked_with_equal_probability(total: int) -> None:
 
 @pytest.mark.parametrize(("total", "slots"), [(40, 20), (64, 4), (128, 20)])
 def test_whole_words_match_the_reference_in_distribution(total: int, slots: int) -> None:
-    """How many tokens are chosen, and how often each: words that do not fit are skipped, later ones still tried."""
+    """Compares the number of masked tokens and each token's frequency. Words that do not fit are skipped."""
     first, passes = total // 3, 4000
     input_ids, candidates, text = same_text(128, total, first, passes)
     _, masks = mask_tokens(input_ids, candidates, keys(passes), rule(slots, whole_words=True))
-    theirs = reference(text, first, slots, True, passes)
+    theirs = reference_whole_words(text, first, slots, passes)
     our_counts = np.bincount(masks["mlm_weights"].sum(axis=1).astype(int), minlength=slots + 1)
     their_counts = np.bincount([len(i.positions) for i in theirs], minlength=slots + 1)
     seen = our_counts + their_counts > 10
@@ -136,7 +139,7 @@ def test_whole_words_match_the_reference_in_distribution(total: int, slots: int)
         assert our_counts[seen] == their_counts[seen]
     ours = np.bincount(masks["mlm_positions"][masks["mlm_weights"] > 0], minlength=128)[candidates[0]]
     others = np.bincount(np.concatenate([i.positions for i in theirs]), minlength=128)[candidates[0]]
-    # a word's tokens come together, so compare token by token, not as one table
+    # tokens of a word are masked together, so compare each token separately, not as one table
     spread = np.sqrt(ours * (1 - ours / passes) + others * (1 - others / passes))
     assert (np.abs(ours - others) / np.maximum(spread, 1)).max() < 4
 
@@ -160,23 +163,23 @@ def test_whole_words_are_masked_completely() -> None:
 
 def test_word_longer_than_the_mask_budget_is_skipped() -> None:
     continued = int(np.flatnonzero(SPECIALS.is_continuation)[0])
-    text = np.array([7, 7, 7, 7] + [continued] * 12 + [8, 8, 8])  # one word of 13 tokens, round(22 * 0.15) = 3 wanted
+    text = np.array([7, 7, 7, 7] + [continued] * 12 + [8, 8, 8])  # a word of 13 tokens; budget round(22 * 0.15) = 3
     encoder, candidates = lay_out(np.tile(text, 300), np.tile([4, 15], (300, 1)), 32, SPECIALS)
     _, masks = mask_tokens(encoder["input_ids"], candidates, keys(300), rule(20, whole_words=True))
     assert (masks["mlm_weights"].sum(axis=1) == 3).all()
     assert set(masks["mlm_labels"].ravel().tolist()) == {0, 7, 8}
-    # the word starts with A's last token: its pieces are B's first ones, glued to it across [SEP] as in the reference
+    # the word starts with A's last token and continues with B's first ones across [SEP], as in the reference
     assert set(masks["mlm_positions"].ravel().tolist()) == {0, 1, 2, 3, 18, 19, 20}
 
 
 def test_next_tokens_skip_the_last_of_each_sequence() -> None:
     sequence_ids = np.array([[1, 1, 1, 1, 0, 0], [1, 1, 2, 2, 2, 0], [1, 2, 2, 2, 2, 2]], np.int32)
     input_ids = np.arange(18, dtype=np.int32).reshape(3, 6) + 5
-    found = next_tokens(input_ids, sequence_ids)
-    assert [(a.shape, a.dtype) for a in found.values()] == [((3, 5), t) for t in (np.int32, np.int32, np.float32)]
+    arrays = next_tokens(input_ids, sequence_ids)
+    assert [(a.shape, a.dtype) for a in arrays.values()] == [((3, 5), t) for t in (np.int32, np.int32, np.float32)]
     for row in range(3):
-        used = found["mlm_weights"][row] > 0
-        pairs = list(zip(found["mlm_positions"][row][used], found["mlm_labels"][row][used], strict=True))
+        used = arrays["mlm_weights"][row] > 0
+        pairs = list(zip(arrays["mlm_positions"][row][used], arrays["mlm_labels"][row][used], strict=True))
         assert pairs == [
             (place, input_ids[row, place + 1])
             for place in range(5)
@@ -186,15 +189,15 @@ def test_next_tokens_skip_the_last_of_each_sequence() -> None:
 
 @pytest.mark.parametrize("room", [2, 5, 8, 61])
 def test_truncated_lengths(room: int) -> None:
-    """The closed form gives what dropping tokens one by one gives, for all lengths."""
+    """The closed form is equivalent to dropping tokens one by one, for all lengths."""
     lengths = np.array([(a, b) for a in range(1, 71) for b in range(1, 71)])
     starts = np.arange(lengths.size).reshape(lengths.shape) * 1000
-    begins, kept = truncate(starts, lengths, room, keys(len(lengths)))
-    for (a, b), after in zip(lengths.tolist(), kept.tolist(), strict=True):
+    begins, sizes = truncate(starts, lengths, room, keys(len(lengths)))
+    for (a, b), after in zip(lengths.tolist(), sizes.tolist(), strict=True):
         while a + b > room:
             a, b = (a - 1, b) if a > b else (a, b - 1)
         assert [a, b] == after
-    assert (begins >= starts).all() and (begins + kept <= starts + lengths).all()
+    assert (begins >= starts).all() and (begins + sizes <= starts + lengths).all()
 
 
 @pytest.mark.parametrize("dropped", [1, 5, 63, 64, 65, 200])
@@ -212,13 +215,13 @@ def test_truncation_cuts_front_and_back_by_fair_coins(dropped: int) -> None:
 
 def test_truncation_cuts_segments_independently() -> None:
     lengths = np.tile([60, 60], (MANY, 1))
-    begins, kept = truncate(np.zeros_like(lengths), lengths, 61, keys(MANY))
-    assert (kept == [31, 30]).all()
+    begins, sizes = truncate(np.zeros_like(lengths), lengths, 61, keys(MANY))
+    assert (sizes == [31, 30]).all()
     assert abs(np.corrcoef(begins.T)[0, 1]) < 4 / np.sqrt(MANY)
     assert len(set(keys(MANY).tolist())) == MANY
 
 
 def test_truncation_cuts_a_giant_sentence() -> None:
-    begins, kept = truncate(np.array([[0, 0]]), np.array([[3_000_000, 4]]), 125, keys(1))
-    assert kept.tolist() == [[121, 4]]
+    begins, sizes = truncate(np.array([[0, 0]]), np.array([[3_000_000, 4]]), 125, keys(1))
+    assert sizes.tolist() == [[121, 4]]
     assert abs(begins[0, 0] - 1_500_000) < 5 * np.sqrt(3_000_000 / 4)

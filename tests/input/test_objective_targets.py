@@ -1,4 +1,4 @@
-"""What objectives add to a batch: sentence order, the union of keys, and an objective that is not the package's."""
+"""Arrays that objectives add to a batch: sentence order, the union of keys, and a plug-in objective."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from bertjax.storage.progress import no_progress
 SPECIALS = Specials(vocab_size=10**6)
 DOCUMENTS = random_documents(200, seed=4, sentences=6, tokens=12)
 SPLIT = MemorySplit(DOCUMENTS, all_different=True)
-DATA = DataConfig(sequence_length=64, max_predictions=10, keep_share=1.0, random_share=0.0)  # nothing looks different
+DATA = DataConfig(sequence_length=64, max_predictions=10, keep_share=1.0, random_share=0.0)  # masks keep the tokens
 ENCODER = ["input_ids", "token_type_ids", "sequence_ids"]
 MLM = ["mlm_positions", "mlm_labels", "mlm_weights"]
 PAIRS = ["cls_positions", "pair_labels", "pair_weights"]
 
 
 def chunks_of(document: list[int], target: int) -> list[tuple[int, int]]:
-    """Sentences [first, last) of each chunk, as create_instances_from_document of google-research/albert cuts them."""
-    chunks, start, held = [], 0, 0
+    """Sentences [first, last) of each chunk, by create_instances_from_document of google-research/albert."""
+    chunks, start, size = [], 0, 0
     for number, tokens in enumerate(document):
-        held += tokens
-        if held >= target or number == len(document) - 1:
+        size += tokens
+        if size >= target or number == len(document) - 1:
             chunks.append((start, number + 1))
-            start, held = number + 1, 0
+            start, size = number + 1, 0
     return chunks
 
 
 @pytest.mark.parametrize("epoch", [0, 3])
 def test_sentence_order_chunks_match_albert(epoch: int) -> None:
-    """No sentence is put back; B is random where a chunk is one sentence, and only there."""
+    """Each sentence is in one chunk; B is random if and only if a chunk is one sentence."""
     documents, sentences = SPLIT.document_offsets, SPLIT.sentence_offsets
     plan = build_plan(
         documents,
@@ -59,20 +59,20 @@ def test_sentence_order_chunks_match_albert(epoch: int) -> None:
         for base, document in zip(documents, DOCUMENTS, strict=False)
         for first, last in chunks_of(document, 61)
     )
-    found = []
+    chunks = []
     for a, a_count, b, b_count, is_random in zip(*vars(plan).values(), strict=True):
         a, a_end = int(a), int(a) + int(a_count)
         if is_random:
             homes = np.searchsorted(documents, [a, b], side="right")
             assert homes[0] != homes[1] and a_count == 1
-            found.append((a, a_end))
+            chunks.append((a, a_end))
         else:
             assert b == a_end
-            found.append((a, a_end + int(b_count)))
-    assert sorted(found) == expected
+            chunks.append((a, a_end + int(b_count)))
+    assert sorted(chunks) == expected
     singles = sum(last - first == 1 for first, last in expected)
     assert 0 < singles == np.count_nonzero(plan.is_random) < len(expected)
-    # Every place of a chunk where it may be cut is as likely.
+    # All places between sentences are equally likely as the end of A.
     cuts = np.array(
         [int(n) for n, m, r in zip(plan.a_count, plan.b_count, plan.is_random, strict=True) if n + m == 4 and not r]
     )
@@ -80,7 +80,7 @@ def test_sentence_order_chunks_match_albert(epoch: int) -> None:
 
 
 def segments(batch: dict[str, np.ndarray], row: int) -> tuple[list[int], list[int]]:
-    """The tokens of A and B, counted over the split."""
+    """The tokens of A and B, as positions in the split."""
     inside = batch["sequence_ids"][row] > 0
     first = batch["input_ids"][row][inside & (batch["token_type_ids"][row] == 0)][1:-1] - FIRST_TOKEN
     second = batch["input_ids"][row][batch["token_type_ids"][row] == 1][:-1] - FIRST_TOKEN
@@ -99,7 +99,7 @@ def test_sentence_order_swaps_half_of_the_pairs() -> None:
         assert rows["pair_labels"][row, 0] == (kind != "in order")
         if kind == "random":
             sentences = np.searchsorted(SPLIT.sentence_offsets, [a[0], a[-1]], side="right")
-            assert sentences[0] == sentences[1], "A is the chunk of one sentence, B is random"
+            assert sentences[0] == sentences[1], "B is random, but A is not a chunk of one sentence"
         kinds.append(kind)
     in_order, exchanged = kinds.count("in order"), kinds.count("exchanged")
     assert stats.binomtest(exchanged, in_order + exchanged).pvalue > 0.01
@@ -180,7 +180,7 @@ def test_invalid_rows_are_refused_before_text_is_read() -> None:
 
 
 MADE_UP = '''
-    """An objective that nobody has: the length of each sequence, which tokens are even, and the first three tokens."""
+    """A made-up objective: the length of each sequence, which tokens are even, and the first three tokens."""
 
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""Packed rows: every pair in one row, as it would be alone, and the stream as well behaved as the plain one."""
+"""Packed rows hold every pair once, with the tokens and masks that it has alone."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def test_pack_puts_every_pair_in_one_row(lengths: list[int], most: int, key: int
     assert sorted(packing.order.tolist()) == list(range(len(lengths)))
     rows = np.split(packing.order, packing.offsets[1:-1]) if len(packing) else []
     assert all(1 <= len(row) <= most and sizes[row].sum() <= 64 for row in rows)
-    # No two rows could be one: as good as any that puts each pair where it first fits.
-    held = sorted((int(sizes[row].sum()), len(row)) for row in rows)
-    assert not any(a + b <= 64 and m + n <= most for (a, m), (b, n) in pairwise(held))
+    # No two rows fit in one, as for first-fit packing.
+    contents = sorted((int(sizes[row].sum()), len(row)) for row in rows)
+    assert not any(a + b <= 64 and m + n <= most for (a, m), (b, n) in pairwise(contents))
     again = pack(sizes, 64, most, key)
     assert (again.order == packing.order).all() and (again.offsets == packing.offsets).all()
 
@@ -52,24 +52,24 @@ def test_pack_shuffles_pairs_of_equal_length() -> None:
 
 
 def test_every_epoch_is_packed_with_its_own_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else equal lengths would share rows in the same way in every epoch."""
+    """Otherwise equal lengths would share rows in the same way in every epoch."""
     keys: list[int] = []
 
-    def noted(lengths: np.ndarray, capacity: int, most: int, key: int) -> Packing:
+    def record_key(lengths: np.ndarray, capacity: int, most: int, key: int) -> Packing:
         keys.append(key)
         return pack(lengths, capacity, most, key)
 
-    monkeypatch.setattr(epochs, "pack", noted)
+    monkeypatch.setattr(epochs, "pack", record_key)
     for seed in (0, 1):
-        made = batches(PACKED, seed)._epochs
+        windows = batches(PACKED, seed)._epochs
         for epoch in range(3):
-            made.get(epoch)
+            windows.get(epoch)
     assert len({*keys}) == len(keys) == 6
 
 
 def pairs_in(batch: dict[str, np.ndarray]) -> list[tuple]:
-    """Every pair of a batch by itself: what it shows, its segments, what is to be predicted where, its label."""
-    found = []
+    """Extract each pair of a batch: its ids, token types, mask positions, mask labels and pair label."""
+    pairs = []
     for row in range(len(batch["input_ids"])):
         for slot in np.flatnonzero(batch["pair_weights"][row]):
             places = np.flatnonzero(batch["sequence_ids"][row] == slot + 1)
@@ -77,7 +77,7 @@ def pairs_in(batch: dict[str, np.ndarray]) -> list[tuple]:
             assert places.tolist() == list(range(first, first + len(places)))
             positions = batch["mlm_positions"][row]
             mine = (batch["mlm_weights"][row] > 0) & (positions >= first) & (positions <= places[-1])
-            found.append(
+            pairs.append(
                 (
                     tuple(batch["input_ids"][row, places].tolist()),
                     tuple(batch["token_type_ids"][row, places].tolist()),
@@ -86,12 +86,12 @@ def pairs_in(batch: dict[str, np.ndarray]) -> list[tuple]:
                     int(batch["pair_labels"][row, slot]),
                 )
             )
-    return found
+    return pairs
 
 
 @pytest.mark.parametrize("change", [{}, {"masking": "words"}, {"predict": "next"}, {"mask_probability": 0.02}])
 def test_packing_does_not_change_pairs(change: dict) -> None:
-    """All pairs of an epoch's plan, packed, are the pairs of the plain rows: tokens, segments, masks, labels."""
+    """The packed pairs of an epoch's plan equal those of single rows: tokens, segments, masks and labels."""
     epoch = 1
     plain, packed = batches(replace(PLAIN, **change)), batches(replace(PACKED, **change))
     for one in (plain, packed):
@@ -104,19 +104,19 @@ def test_packing_does_not_change_pairs(change: dict) -> None:
 
 @pytest.mark.parametrize("rows", ["pairs", "doc_sentences"])
 def test_table_width_does_not_change_rows(rows: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sequences are laid out in tables as wide as they need, or all in tables of whole rows."""
+    """Compare tables of several widths with tables of whole rows."""
     objectives = ("mlm", "nsp") if rows == "pairs" else ("mlm", "sbo")
     draw = np.random.default_rng(0)
     split = MemorySplit([[int(n) for n in draw.integers(1, 40, k)] for k in draw.geometric(0.08, 300)])
     data = DataConfig(sequence_length=1024, rows=rows, packing="pairs", max_predictions=160, mask_count="random_round")
     batches = PairBatches(split, Specials(), data, 0, objectives=objectives)
-    found = batches.batch(0, 12)
+    expected = batches.batch(0, 12)
     pairs = batches.pairs(np.arange(12))
     widths = packing.table_widths(split.sentence_offsets, pairs.first, pairs.count, 1024)
     assert np.unique(widths).tolist() == [128, 512, 1024]
     monkeypatch.setattr(packing, "_NARROWEST", 1024)
     for name, array in batches.batch(0, 12).items():
-        np.testing.assert_array_equal(array, found[name], name)
+        np.testing.assert_array_equal(array, expected[name], name)
 
 
 def test_packing_drops_only_predictions_without_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,9 +124,10 @@ def test_packing_drops_only_predictions_without_a_slot(monkeypatch: pytest.Monke
     whole, few = batches(data).batch(0, 20), 0.9
     slots = int(few * (whole["mlm_weights"] > 0).sum(axis=1).max())
     monkeypatch.setattr(mlm, "most_predictions", lambda _: slots)
-    found = batches(data).batch(0, 20)
-    assert (found["mlm_weights"].sum(axis=1) == slots).any() and (found["mlm_weights"].sum(axis=1) < slots).any()
-    for name, array in found.items():
+    batch = batches(data).batch(0, 20)
+    predictions = batch["mlm_weights"].sum(axis=1)
+    assert (predictions == slots).any() and (predictions < slots).any()
+    for name, array in batch.items():
         np.testing.assert_array_equal(array, whole[name][:, : array.shape[1]], name)
 
 
@@ -142,8 +143,8 @@ def test_unused_slots_are_empty_and_predictions_ascend() -> None:
         assert (batch[key][batch["pair_weights"] == 0] == 0).all()
     padding = batch["sequence_ids"] == 0
     assert (batch["input_ids"][padding] == SPECIALS.pad_id).all() and (batch["token_type_ids"][padding] == 0).all()
-    shown = np.take_along_axis(batch["input_ids"], batch["cls_positions"], axis=1)
-    assert (shown[batch["pair_weights"] > 0] == SPECIALS.cls_id).all()
+    cls_ids = np.take_along_axis(batch["input_ids"], batch["cls_positions"], axis=1)
+    assert (cls_ids[batch["pair_weights"] > 0] == SPECIALS.cls_id).all()
 
 
 @pytest.mark.parametrize("rows", ["crops", "pieces", "documents", "doc_sentences", "full_sentences"])

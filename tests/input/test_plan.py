@@ -1,4 +1,4 @@
-"""An epoch's pairs against the rules, one by one, and against an independent implementation, in distribution."""
+"""An epoch's pairs follow the rules one by one, and match a reference implementation in distribution."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def plan_of(split: MemorySplit, max_tokens: int, seed: int = 0, epoch: int = 0, 
 
 
 def grow(lengths: list[int], start: int, target: int) -> int:
-    """One past the sentence with which the sentences from `start` on hold `target` tokens, or all there are."""
-    held = 0
+    """End (exclusive) of the shortest run of sentences from `start` on with `target` tokens, or of the document."""
+    tokens = 0
     for number in range(start, len(lengths)):
-        held += lengths[number]
-        if held >= target:
+        tokens += lengths[number]
+        if tokens >= target:
             return number + 1
     return len(lengths)
 
@@ -67,8 +67,8 @@ def follows(plan: EpochPlan, split: MemorySplit, document: int, mine: np.ndarray
         if plan.is_random[n]:
             other = int(np.searchsorted(offsets, b_start, side="right")) - 1
             begin = b_start - int(offsets[other])
-            wanted = max(target - sum(lengths[position:a_end]), 1)
-            ok = ok and other != document and begin + b_count == grow(split.documents[other], begin, wanted)
+            room = max(target - sum(lengths[position:a_end]), 1)
+            ok = ok and other != document and begin + b_count == grow(split.documents[other], begin, room)
             position = a_end
         else:
             ok = ok and in_chunk > 1 and b_start == offsets[document] + a_end and b_count == chunk_end - a_end
@@ -88,7 +88,7 @@ def test_every_pair_follows_the_rules(documents: list[list[int]], max_tokens: in
 
 
 def test_fewer_than_half_of_the_pairs_follow_each_other() -> None:
-    """A chunk of one sentence has no rest to follow it: its B is always random."""
+    """B is always random for a chunk of one sentence."""
     plan = plan_of(MemorySplit(random_documents(400, seed=5)), 61)
     follow = (~plan.is_random).mean()
     error = 0.5 / np.sqrt(len(plan.is_random))
@@ -125,14 +125,14 @@ def test_every_sentence_is_used(documents: list[list[int]], max_tokens: int, lon
 
 
 def chunk_sizes(plan: EpochPlan, split: MemorySplit) -> list[list[int]]:
-    """For each document the sentences of A and B together, of its pairs whose B follows A."""
+    """For each document, the number of sentences in each pair whose B follows A."""
     document = np.searchsorted(split.document_offsets, plan.a_start, side="right") - 1
     size = plan.a_count.astype(int) + plan.b_count
     return [size[(document == n) & ~plan.is_random].tolist() for n in range(len(split.documents))]
 
 
 def test_short_targets_are_uniform() -> None:
-    """Both ends included. With sentences of one token a chunk has as many sentences as its target, but for the last."""
+    """Including both ends. With one-token sentences, a chunk has as many sentences as its target, except the last."""
     split = MemorySplit([[1] * 100] * 3000)
     targets = [max(sizes) for sizes in chunk_sizes(plan_of(split, 10, short=1.0), split)]
     assert sorted(set(targets)) == list(range(2, 11))
@@ -142,7 +142,7 @@ def test_short_targets_are_uniform() -> None:
 
 
 def test_pieces_of_a_document_are_one_document(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A random B never comes from another piece of the same document, and the pieces share one target length."""
+    """A random B is never from another piece of the same document, and the pieces share one target length."""
     monkeypatch.setattr(plan_module, "LONGEST_WALK", 90)
     split = MemorySplit([[1] * 800, [1] * 3, [1] * 95])
     targets = set()
@@ -174,45 +174,46 @@ BINS = np.array([0, 4, 8, 12, 16, 20, 24, 28, 30, 31, 32, 34, 38, 42, 46, 50, 54
 
 
 def totals(first: list[int], second: list[int], is_random: list[bool]) -> list[float]:
-    """Sums over the rows of a pass, in which any difference between two ways of making pairs would show."""
+    """Sums over the rows of a pass that would reveal any difference between two implementations."""
     a, b, odd = np.array(first), np.array(second), np.array(is_random)
     sums = [len(a), odd.sum(), a.sum(), b.sum(), (a * b).sum(), a[odd].sum(), b[odd].sum(), (a + b == 61).sum()]
     return [*map(float, sums), *(h for x in (a, b, a + b, b[odd]) for h in np.histogram(x, BINS)[0].astype(float))]
 
 
 def our_totals(documents: list[list[int]]) -> np.ndarray:
-    """[EPOCHS, features] of whole plans, as rows."""
+    """Features of whole plans, [EPOCHS, features]."""
     batches = PairBatches(MemorySplit(documents), Specials(), DataConfig(sequence_length=LENGTH), seed=5)
-    made = []
+    features = []
     for epoch in range(EPOCHS):
-        batches._epochs.rows = 10**9  # rows of one plan only, all of them, none cut
+        batches._epochs.rows = 10**9  # so that an epoch is exactly its plan
         size = len(batches._epochs.get(epoch))
         batch = batches.rows(epoch * 10**9 + np.arange(size))
         second = batch["token_type_ids"].sum(axis=1) - 1
         first = batch["sequence_ids"].sum(axis=1) - second - 3
-        made.append(totals(first.tolist(), second.tolist(), batch["pair_labels"][:, 0].astype(bool).tolist()))
-    return np.array(made)
+        features.append(totals(first.tolist(), second.tolist(), batch["pair_labels"][:, 0].astype(bool).tolist()))
+    return np.array(features)
 
 
 def reference_totals(documents: list[list[int]], rules: PairRules, passes: int) -> np.ndarray:
-    """[passes, features] of the independent implementation."""
+    """Features of the reference implementation, [passes, features]."""
     rng = random.Random(11)
     texts = [[[9] * length for length in document] for document in documents]
-    made = []
+    features = []
     for _ in range(passes):
         pairs = corpus_pairs(texts, rules, rng)
-        made.append(totals([len(p.first) for p in pairs], [len(p.second) for p in pairs], [p.is_random for p in pairs]))
-    return np.array(made)
+        first, second = [len(pair.first) for pair in pairs], [len(pair.second) for pair in pairs]
+        features.append(totals(first, second, [pair.is_random for pair in pairs]))
+    return np.array(features)
 
 
 def smallest_pvalue(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """Of Welch's test on each feature that is not rare; passes are independent, the rows of a document are not."""
+    """The smallest p-value of Welch's test on each common feature; whole passes are independent, rows are not."""
     is_common = np.concatenate([ours, theirs]).mean(axis=0) > 2
     return float(stats.ttest_ind(ours[:, is_common], theirs[:, is_common], equal_var=False).pvalue.min())
 
 
 def test_pairs_match_the_reference_in_distribution() -> None:
-    """How many, the share of IsNext, and the lengths of A, of B, of both; and the comparison sees a forgotten rule."""
+    """Compares the number of pairs, the share of IsNext, and lengths. The comparison detects a missing rule."""
     documents = random_documents(120, seed=3, sentences=8, tokens=14)
     rules = PairRules(LENGTH)
     ours = our_totals(documents)
@@ -242,7 +243,7 @@ def test_plan_cache_builds_each_plan_once() -> None:
         thread.join()
     assert sorted(built) == [3, 4]
     assert len(cache.get(4, build)) == 4
-    cache.get(5, build)  # the cache holds two: 3 goes
+    cache.get(5, build)  # the cache holds two plans: evicts 3
     cache.get(4, build)
     assert sorted(built) == [3, 4, 5]
     cache.get(3, build)

@@ -13,7 +13,7 @@ from bertjax.input.randomness import below, derive_key, fold_in, hash64, permute
 
 
 def test_hash_is_splitmix64() -> None:
-    """First outputs of the generator seeded with 0, from its published implementation."""
+    """First outputs of the published implementation, seeded with 0."""
     expected = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
     assert hash64(0, np.array([1, 2, 3])).tolist() == expected
 
@@ -53,7 +53,7 @@ def test_uniform_stays_below_one() -> None:
 
 
 def test_hashes_of_purposes_and_counters_are_independent() -> None:
-    """No bit of a hash agrees with the same bit of the next counter's, or of another purpose's, too often."""
+    """Each bit of a hash agrees with the next counter's, and with another purpose's, in half of the cases."""
     keys = hash64(3, np.arange(100_000))
     other = fold_in(keys, "something else")
     for a, b in ((keys[1:], keys[:-1]), (keys, other)):
@@ -82,7 +82,7 @@ def test_small_permutations_are_equally_likely() -> None:
 
 @pytest.mark.parametrize("size", [97, 1000])
 def test_permutations_look_uniform(size: int) -> None:
-    """Where a place goes, how far neighbours end up from each other, and fixed points are as chance has them."""
+    """Images, distances of neighbours, fixed points and ascents are distributed as for random permutations."""
     images = np.stack([permute(np.arange(size), size, key) for key in range(2000)])
     bins = np.arange(size) * 10 // size
     expected = np.bincount(bins) / size * len(images)

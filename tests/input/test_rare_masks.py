@@ -1,4 +1,4 @@
-"""Rare tokens are hidden more often, by the probabilities of draws without replacement, worked out in another way."""
+"""Masking of rare tokens matches the exact probabilities of weighted draws without replacement."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ VOCABULARY = Specials(vocab_size=80)
 
 
 def sets_by_probability(weights: np.ndarray, count: int) -> dict[tuple[int, ...], float]:
-    """The probability of each set that successive draws give, each in proportion to the weights that are left."""
-    found: Counter[tuple[int, ...]] = Counter()
+    """The probability of each set under successive draws, each proportional to the remaining weights."""
+    probabilities: Counter[tuple[int, ...]] = Counter()
     for order in itertools.permutations(range(len(weights)), count):
         left, probability = weights.sum(), 1.0
         for item in order:
             probability *= weights[item] / left
             left -= weights[item]
-        found[tuple(sorted(order))] += probability
-    return dict(found)
+        probabilities[tuple(sorted(order))] += probability
+    return dict(probabilities)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_draw_by_weight_equals_successive_draws(count: int) -> None:
-    rows, weights = 200_000, np.array([1.0, 0.2, 3.0, 0.05, 1.0, 9.0])  # the last may not be hidden
+    rows, weights = 200_000, np.array([1.0, 0.2, 3.0, 0.05, 1.0, 9.0])  # the last is not a candidate
     candidates = np.tile(np.arange(6) < 5, (rows, 1))
     keys = hash64(derive_key("rare"), np.arange(rows))
     drawn = draw_by_weight(candidates, np.tile(weights, (rows, 1)), np.full(rows, count), keys, slots=4)
     assert (drawn[:, count:] == 6).all() and (np.diff(drawn[:, :count], axis=1) > 0).all()
     seen = Counter(map(tuple, drawn[:, :count].tolist()))
-    wanted = sets_by_probability(weights[:5], count)
-    assert seen.keys() <= wanted.keys()
-    for members, probability in wanted.items():
+    expected = sets_by_probability(weights[:5], count)
+    assert seen.keys() <= expected.keys()
+    for members, probability in expected.items():
         deviation = np.sqrt(rows * probability * (1 - probability))
         assert abs(seen[members] - rows * probability) < 5 * deviation + 1, members
 
 
 def test_token_weights_follow_the_counts() -> None:
-    counted = Counter(SPLIT.flat.tolist())
+    counts = Counter(SPLIT.flat.tolist())
     weights = token_weights(SPLIT, 80, 0.7)
-    np.testing.assert_allclose(weights, [max(counted[token], 1) ** -0.7 for token in range(80)], rtol=1e-12)
+    np.testing.assert_allclose(weights, [max(counts[token], 1) ** -0.7 for token in range(80)], rtol=1e-12)
     assert MaskRule.of(replace(DATA, mask_power=0.0), VOCABULARY, SPLIT).weights is None
 
 

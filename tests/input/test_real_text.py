@@ -1,7 +1,7 @@
-"""Over a million tokens of Wikipedia, rows are what the independent implementation makes of them, in distribution.
+"""Rows of a million tokens of Wikipedia match the reference implementation in distribution.
 
-Pairs, padding, numbers of masks, what masked tokens become and whole words, at both of the paper's lengths. Passes over
-the corpus are independent of each other, the rows of a document are not: so whole passes are compared.
+Compares pairs, padding, mask counts, replacements and whole words, at both of the paper's lengths. The rows of a
+document are not independent, but passes over the corpus are, so whole passes are compared.
 """
 
 from __future__ import annotations
@@ -47,29 +47,29 @@ def articles(real_data: Path) -> Iterator[list[str]]:
 
 @pytest.fixture(scope="module")
 def split(real_data: Path, tokenizer: WordPiece, tmp_path_factory: pytest.TempPathFactory) -> SplitView:
-    documents, held = [], 0
+    documents, tokens = [], 0
     for sentences in articles(real_data):
         ids = [x.tolist() for x in tokenizer.encode_sentences(sentences) if len(x)] if sentences else []
         if ids:
             documents.append(ids)
-            held += sum(map(len, ids))
-        if held >= TOKENS:
+            tokens += sum(map(len, ids))
+        if tokens >= TOKENS:
             break
-    assert held >= TOKENS
+    assert tokens >= TOKENS
     place = tmp_path_factory.mktemp("real") / "store"
     return TokenStore.open(write_store(place, {"train": documents}, tokenizer)).split("train")
 
 
 def our_passes(split: SplitView, tokenizer: WordPiece, data: DataConfig) -> Iterator[Batch]:
-    """All pairs of an epoch as rows."""
+    """All pairs of each epoch as rows."""
     batches = PairBatches(split, tokenizer, data, seed=3)
-    batches._epochs.rows = 10**9  # rows of one plan only, all of them, none twice
+    batches._epochs.rows = 10**9  # so that an epoch is exactly its plan
     for epoch in range(PASSES):
         yield batches.rows(epoch * 10**9 + np.arange(len(batches._epochs.get(epoch))))
 
 
 def their_passes(split: SplitView, tokenizer: WordPiece, data: DataConfig, rules: PairRules) -> Iterator[Batch]:
-    """The same arrays of the independent implementation."""
+    """The same arrays from the reference implementation."""
     lengths = np.diff(split.sentence_offsets)
     sentences = np.split(split.tokens(split.sentence_offsets[:-1], lengths), np.cumsum(lengths)[:-1])
     texts = [x.tolist() for x in sentences]
@@ -109,19 +109,19 @@ def padded(rows: list[list[int]], width: int) -> np.ndarray:
 
 
 def totals(batch: Batch, tokenizer: WordPiece) -> np.ndarray:
-    """Sums over the rows of a pass, in which a difference between two ways of making rows would show."""
+    """Sums over the rows of a pass that would reveal any difference between two implementations."""
     length, slots = batch["input_ids"].shape[1], batch["mlm_positions"].shape[1]
     whole = batch["sequence_ids"].sum(axis=1)
     second = batch["token_type_ids"].sum(axis=1) - 1
     first, odd = whole - second - 3, batch["pair_labels"][:, 0] == 1
     used = batch["mlm_weights"] > 0
     positions, labels = batch["mlm_positions"], batch["mlm_labels"]
-    shown = np.take_along_axis(batch["input_ids"], positions, axis=1)
+    replacements = np.take_along_axis(batch["input_ids"], positions, axis=1)
     continues = np.asarray(tokenizer.is_continuation)[labels] & used
     follows = used[:, 1:] & (np.diff(positions, axis=1) == 1)
     frequent = np.bincount(labels[used], minlength=tokenizer.vocab_size)[FREQUENT_IDS]
     bins = np.linspace(0, length + 1, 18)
-    replaced = used & (shown != tokenizer.mask_id) & (shown != labels)
+    replaced = used & (replacements != tokenizer.mask_id) & (replacements != labels)
     sums = {
         "rows": len(whole),
         "random": odd.sum(),
@@ -132,24 +132,24 @@ def totals(batch: Batch, tokenizer: WordPiece) -> np.ndarray:
         "A of random": first[odd].sum(),
         "A x B": (first * second).sum(),
         "masks": used.sum(),
-        "[MASK]": (used & (shown == tokenizer.mask_id)).sum(),
-        "kept": (used & (shown == labels)).sum(),
+        "[MASK]": (used & (replacements == tokenizer.mask_id)).sum(),
+        "kept": (used & (replacements == labels)).sum(),
         "replaced": replaced.sum(),
-        "replaced by the first half of the vocabulary": (replaced & (shown < tokenizer.vocab_size // 2)).sum(),
+        "replaced by the first half of the vocabulary": (replaced & (replacements < tokenizer.vocab_size // 2)).sum(),
         "pieces hidden": continues.sum(),
         "neighbours hidden": follows.sum(),
-        "pieces hidden with what they continue": (follows & continues[:, 1:]).sum(),
+        "pieces hidden with the previous token": (follows & continues[:, 1:]).sum(),
     }
     shapes = [np.histogram(x, bins)[0] for x in (first, second, second[odd], whole, positions[used])]
     masks_a_row = np.bincount(used.sum(axis=1), minlength=slots + 1)
     return np.concatenate([np.array(list(sums.values())), *shapes, masks_a_row, frequent]).astype(float)
 
 
-FREQUENT_IDS = np.arange(996, 1100)  # of the published vocabulary: punctuation, letters, the commonest words
+FREQUENT_IDS = np.arange(996, 1100)  # punctuation, letters and the commonest words of the published vocabulary
 
 
 def smallest_pvalue(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """Of Student's test on each sum that is not rare, times the number of them (Bonferroni)."""
+    """The smallest p-value of Student's test on each common sum, with Bonferroni's correction."""
     both = np.concatenate([ours, theirs])
     compared = (both.mean(axis=0) > 10) & (both.std(axis=0) > 0)
     pvalues = stats.ttest_ind(ours[:, compared], theirs[:, compared]).pvalue
@@ -159,7 +159,7 @@ def smallest_pvalue(ours: np.ndarray, theirs: np.ndarray) -> float:
 @pytest.mark.parametrize(
     ("length", "whole_words"),
     [
-        pytest.param(128, False, marks=pytest.mark.long),  # the suite has made-up text, in test_recipe_masks.py
+        pytest.param(128, False, marks=pytest.mark.long),  # test_recipe_masks.py covers made-up text
         pytest.param(512, True, marks=pytest.mark.long),
         pytest.param(128, True, marks=pytest.mark.long),
         pytest.param(512, False, marks=pytest.mark.long),

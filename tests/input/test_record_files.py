@@ -1,4 +1,4 @@
-"""TFRecord files: every record is found, every damaged byte is noticed."""
+"""TFRecord files: records are read by number, and every damaged byte is detected."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENDS = np.cumsum([16 + len(record) for record in RECORDS])
 
 
 def opened(folder: Path) -> RecordFile:
-    """The index of a file of `RECORDS`."""
+    """Write and index a file of `RECORDS`."""
     write_records([folder / "a.tfrecord"], RECORDS)
     sources = parse_sources((f"tfrecord:{folder}/a.tfrecord",))
     data = DataConfig(root=str(folder / "data"), workers=1)

@@ -1,4 +1,4 @@
-"""Rows of records: crops and pieces of long ones, packed apart, and their offsets against the definition."""
+"""Rows of records: crops and pieces of long records, packed or not, and the distribution of crop offsets."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def sequences_of(data: DataConfig, epoch: int, seed: int = 0, rows: slice = slic
     batch = batches.rows((epoch * count + np.arange(count))[rows])
     row, slot = np.nonzero(batch["mlm_weights"])
     batch["input_ids"][row, batch["mlm_positions"][row, slot]] = batch["mlm_labels"][row, slot]
-    found = []
+    texts = []
     for ids, numbers in zip(batch["input_ids"], batch["sequence_ids"], strict=True):
         for number in range(1, numbers.max() + 1):
             cls, *text, sep = ids[numbers == number].tolist()
             assert (cls, sep) == (SPECIALS.cls_id, SPECIALS.sep_id)
-            found.append(text)
-    return found
+            texts.append(text)
+    return texts
 
 
 @pytest.mark.parametrize("packing", ["none", "pairs"])
@@ -49,7 +49,7 @@ def test_crops_give_each_record_one_row(packing):
         offsets.append(offset[-1])
     assert len(set(offsets)) > 3  # another crop in every epoch
     assert sequences_of(data, 3) == sequences_of(data, 3) != sequences_of(data, 3, seed=1)
-    if packing == "none":  # any rows of it alone are the same rows
+    if packing == "none":  # a selection has the same rows
         assert sequences_of(data, 3)[2:4] == sequences_of(data, 3, rows=slice(2, 4))
 
 
@@ -67,8 +67,8 @@ def test_crop_offsets_are_uniform():
     counts = np.bincount(offsets, minlength=size - room + 1)
     assert len(counts) == size - room + 1 and (plan.length == room).all()
     expected = records / len(counts)
-    assert ((counts - expected) ** 2 / expected).sum() < 20 + 5 * np.sqrt(40)  # chi-square of 20 degrees of freedom
+    assert ((counts - expected) ** 2 / expected).sum() < 20 + 5 * np.sqrt(40)  # chi-square with 20 degrees of freedom
     other = build_crop_plan(documents, documents * size, every_document(records), room=room, seed=3, epoch=3)
-    moved = np.corrcoef(offsets, other.begin - documents[:-1] * size)[0, 1]
-    assert abs(moved) < 5 / np.sqrt(records)  # epochs are independent
-    assert abs(np.corrcoef(offsets[1:], offsets[:-1])[0, 1]) < 5 / np.sqrt(records)  # and records
+    between_epochs = np.corrcoef(offsets, other.begin - documents[:-1] * size)[0, 1]
+    between_records = np.corrcoef(offsets[1:], offsets[:-1])[0, 1]
+    assert abs(between_epochs) < 5 / np.sqrt(records) > abs(between_records), "offsets are correlated"

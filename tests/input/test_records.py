@@ -1,4 +1,4 @@
-"""Records of google-research/bert: every row as it was written, each once an epoch, and what is refused."""
+"""Records of google-research/bert: rows are unchanged, each once per epoch; invalid records and configs are refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(find_spec("tensorflow") is None, reason="TensorF
 
 LENGTH, MOST = 32, 5
 BATCH_SIZE = 8
-UNUSED = 3  # entries in front of the special tokens: no id is what it is in the published vocabularies
+UNUSED = 3  # entries before the special tokens, so that all ids differ from those of the published vocabularies
 
 
 def words(seed: int, documents: int = 60) -> list[list[list[str]]]:
@@ -40,8 +40,8 @@ def words(seed: int, documents: int = 60) -> list[list[list[str]]]:
     return [[sentence() for _ in range(rng.randint(2, 9))] for _ in range(documents)]
 
 
-class Made:
-    """A folder of records and what is in them."""
+class RecordCorpus:
+    """Records, their features and the vocabulary of a small corpus."""
 
     def __init__(self, folder: Path) -> None:
         documents = words(0)
@@ -49,13 +49,13 @@ class Made:
         self.vocabulary = write_vocabulary(folder / "vocab.txt", documents, UNUSED)
         self.instances = make_instances(documents, self.vocabulary, LENGTH, MOST, seed=0)
         self.written = [self.features(instance) for instance in self.instances]
-        self.records = [serialized(made) for made in self.written]
+        self.records = [serialized(features) for features in self.written]
 
     def features(self, instance: Instance) -> dict[str, list]:
         return features(instance, self.vocabulary, LENGTH, MOST)
 
     def data(self, folder: Path, pattern: str = "*.tfrecord*", **changes) -> DataConfig:
-        made = DataConfig(
+        config = DataConfig(
             sources=(f"tfrecord:{folder}/{pattern}",),
             vocab=str(self.folder / "vocab.txt"),
             root=str(folder / "data"),
@@ -64,7 +64,7 @@ class Made:
             held_out=0.1,
             workers=1,
         )
-        return replace(made, **changes)
+        return replace(config, **changes)
 
     def file(self, folder: Path, name: str = "a.tfrecord", records: list[bytes] | None = None) -> Path:
         write_records([folder / name], self.records[:40] if records is None else records)
@@ -72,16 +72,16 @@ class Made:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> RecordCorpus:
     folder = tmp_path_factory.mktemp("records")
-    made = Made(folder)
-    write_records([folder / name for name in ("a.tfrecord", "b.tfrecord", "c.tfrecord")], made.records)
-    return made
+    corpus = RecordCorpus(folder)
+    write_records([folder / name for name in ("a.tfrecord", "b.tfrecord", "c.tfrecord")], corpus.records)
+    return corpus
 
 
 @pytest.fixture(scope="module")
-def opened(made: Made) -> Records:
-    return opened_from(made.data(made.folder))
+def opened(corpus: RecordCorpus) -> Records:
+    return opened_from(corpus.data(corpus.folder))
 
 
 def opened_from(*stages: DataConfig) -> Records:
@@ -91,7 +91,7 @@ def opened_from(*stages: DataConfig) -> Records:
 
 
 def expected(written: dict[str, list]) -> dict[str, list]:
-    """The row of a batch that a record is."""
+    """The row of a batch for a record's features."""
     return {
         "input_ids": written["input_ids"],
         "token_type_ids": written["segment_ids"],
@@ -110,37 +110,37 @@ def rows_in(batch: dict[str, np.ndarray]) -> list[str]:
     return [repr({key: values[row].tolist() for key, values in batch.items()}) for row in range(count)]
 
 
-def batches_of(records: Records, made: Made, seed: int = 0) -> RecordBatches:
-    return records.train(made.data(made.folder), seed)
+def batches_of(records: Records, corpus: RecordCorpus, seed: int = 0) -> RecordBatches:
+    return records.train(corpus.data(corpus.folder), seed)
 
 
-def test_epoch_has_each_record_once_unchanged(made: Made, opened: Records) -> None:
-    batches = batches_of(opened, made)
+def test_epoch_has_each_record_once_unchanged(corpus: RecordCorpus, opened: Records) -> None:
+    batches = batches_of(opened, corpus)
     count = batches.rows_per_epoch
-    (held_out,) = opened.held_out(made.data(made.folder), 7).values()
-    assert 0 < held_out.rows_per_epoch < 0.2 * len(made.records)
+    (held_out,) = opened.held_out(corpus.data(corpus.folder), 7).values()
+    assert 0 < held_out.rows_per_epoch < 0.2 * len(corpus.records)
     rest = rows_in(held_out.rows(np.arange(held_out.rows_per_epoch)))
     orders = [rows_in(batches.rows(np.arange(epoch * count, (epoch + 1) * count))) for epoch in range(2)]
-    written = [repr(expected(one)) for one in made.written]
+    written = [repr(expected(one)) for one in corpus.written]
     for order in orders:
         assert Counter(order + rest) == Counter(written)
-    assert orders[0] != orders[1], "two epochs in the same order"
-    assert orders[0] != [row for row in written if row in set(orders[0])], "in the order of the files"
+    assert orders[0] != orders[1], "two epochs have the same order"
+    assert orders[0] != [row for row in written if row in set(orders[0])], "rows are in the order of the files"
 
 
-def test_record_batches_match_their_spec(made: Made, opened: Records) -> None:
-    batches = batches_of(opened, made)
+def test_record_batches_match_their_spec(corpus: RecordCorpus, opened: Records) -> None:
+    batches = batches_of(opened, corpus)
     for rows in (BATCH_SIZE, 0):
         batch = batches.batch(0, BATCH_SIZE, slice(rows))
         assert {key: (values.shape, values.dtype) for key, values in batch.items()} == batches.spec(rows)
 
 
-def test_batches_are_consecutive_rows_and_seeds_differ(made: Made, opened: Records) -> None:
-    batches = batches_of(opened, made)
+def test_batches_are_consecutive_rows_and_seeds_differ(corpus: RecordCorpus, opened: Records) -> None:
+    batches = batches_of(opened, corpus)
     rows = rows_in(batches.rows(np.arange(5 * BATCH_SIZE)))
     assert [row for step in range(5) for row in rows_in(batches.batch(step, BATCH_SIZE))] == rows
-    assert rows_in(batches_of(opened, made, seed=1).batch(0, BATCH_SIZE)) != rows[:BATCH_SIZE]
-    assert rows_in(batches_of(opened, made).batch(4, BATCH_SIZE)) == rows[4 * BATCH_SIZE :], "resumed by step"
+    assert rows_in(batches_of(opened, corpus, seed=1).batch(0, BATCH_SIZE)) != rows[:BATCH_SIZE]
+    assert rows_in(batches_of(opened, corpus).batch(4, BATCH_SIZE)) == rows[4 * BATCH_SIZE :], "resumed by step"
 
 
 OTHER_FEEDS = ((1, "threads"), (1, "tf.data"), (2, "threads"), (4, "tf.data"))
@@ -150,9 +150,11 @@ OTHER_FEEDS = ((1, "threads"), (1, "tf.data"), (2, "threads"), (4, "tf.data"))
     ("hosts", "engine"),
     [(4, "threads"), (2, "tf.data"), *(pytest.param(*cell, marks=pytest.mark.long) for cell in OTHER_FEEDS)],
 )
-def test_hosts_threads_and_engines_give_the_same_bytes(made: Made, opened: Records, engine: str, hosts: int) -> None:
-    stop = 2 * batches_of(opened, made).rows_per_epoch // BATCH_SIZE + 1  # beyond the end of an epoch
-    alone = batches_of(opened, made)
+def test_hosts_threads_and_engines_give_the_same_bytes(
+    corpus: RecordCorpus, opened: Records, engine: str, hosts: int
+) -> None:
+    stop = 2 * batches_of(opened, corpus).rows_per_epoch // BATCH_SIZE + 1  # beyond the end of an epoch
+    alone = batches_of(opened, corpus)
     stream = [rows_in(alone.batch(step, BATCH_SIZE)) for step in range(stop)]
     share = BATCH_SIZE // hosts
     for start in (0, stop // 2, stop - 3):
@@ -160,22 +162,24 @@ def test_hosts_threads_and_engines_give_the_same_bytes(made: Made, opened: Recor
         for host in range(hosts):
             options = {"global_batch_size": BATCH_SIZE, "threads": 1 + host, "engine": engine, "stop_step": stop}
             rows = slice(host * share, (host + 1) * share)
-            with open_feed(batches_of(opened, made), start_step=start, rows=rows, **options) as feed:
+            with open_feed(batches_of(opened, corpus), start_step=start, rows=rows, **options) as feed:
                 for whole, batch in zip(joined, feed, strict=True):
                     whole += rows_in(batch)
         assert joined == stream[start:]
 
 
-def test_compressed_records_are_decompressed_once(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compressed_records_are_decompressed_once(
+    corpus: RecordCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain, packed = tmp_path / "plain", tmp_path / "packed"
     for folder, name in ((plain, "a.tfrecord"), (packed, "a.tfrecord.gz")):
         folder.mkdir()
-        made.file(folder, name)
+        corpus.file(folder, name)
     assert (packed / "a.tfrecord.gz").read_bytes()[:2] == b"\x1f\x8b"
-    both = [opened_from(made.data(folder)).train(made.data(folder), 0) for folder in (plain, packed)]
+    both = [opened_from(corpus.data(folder)).train(corpus.data(folder), 0) for folder in (plain, packed)]
     assert rows_in(both[0].batch(0, 20)) == rows_in(both[1].batch(0, 20))
-    monkeypatch.setattr(record_files, "read_record_batches", None)  # an index is not built again
-    again = opened_from(made.data(packed)).train(made.data(packed), 0)
+    monkeypatch.setattr(record_files, "read_record_batches", None)  # fails if the index is rebuilt
+    again = opened_from(corpus.data(packed)).train(corpus.data(packed), 0)
     assert rows_in(again.batch(0, 20)) == rows_in(both[0].batch(0, 20))
     (copy,) = (packed / "data").glob("records-*/decompressed.tfrecord")
     assert copy.read_bytes() == (plain / "a.tfrecord").read_bytes()
@@ -184,41 +188,41 @@ def test_compressed_records_are_decompressed_once(made: Made, tmp_path: Path, mo
         again.batch(0, 20)
 
 
-def test_identical_files_are_both_read(made: Made, tmp_path: Path) -> None:
+def test_identical_files_are_both_read(corpus: RecordCorpus, tmp_path: Path) -> None:
     for name in ("a.tfrecord.gz", "b.tfrecord.gz"):
         (tmp_path / name).write_bytes(
-            gzip.compress(made.file(made.folder, "some", made.records[:40]).read_bytes(), mtime=0)
+            gzip.compress(corpus.file(corpus.folder, "some", corpus.records[:40]).read_bytes(), mtime=0)
         )
-    batches = opened_from(made.data(tmp_path)).train(made.data(tmp_path), 0)
-    counted = Counter(rows_in(batches.rows(np.arange(batches.rows_per_epoch))))
-    assert set(counted.values()) == {2} and len(counted) > 30
+    batches = opened_from(corpus.data(tmp_path)).train(corpus.data(tmp_path), 0)
+    counts = Counter(rows_in(batches.rows(np.arange(batches.rows_per_epoch))))
+    assert set(counts.values()) == {2} and len(counts) > 30
 
 
-def test_fingerprint_depends_on_contents_not_names(made: Made, tmp_path: Path) -> None:
-    found = []
-    for name, records in (("one", made.records[:40]), ("two", made.records[:40]), ("other", made.records[1:41])):
+def test_fingerprint_depends_on_contents_not_names(corpus: RecordCorpus, tmp_path: Path) -> None:
+    fingerprints = []
+    for name, records in (("one", corpus.records[:40]), ("two", corpus.records[:40]), ("other", corpus.records[1:41])):
         (tmp_path / name).mkdir()
-        made.file(tmp_path / name, f"{name}.tfrecord", records)
-        found.append(opened_from(made.data(tmp_path / name)).fingerprint)
-    assert found[0] == found[1] != found[2]
+        corpus.file(tmp_path / name, f"{name}.tfrecord", records)
+        fingerprints.append(opened_from(corpus.data(tmp_path / name)).fingerprint)
+    assert fingerprints[0] == fingerprints[1] != fingerprints[2]
 
 
-def test_held_out_records_depend_on_their_content(made: Made, tmp_path: Path) -> None:
-    """By its content alone, and a larger share holds out what a smaller one does, and more."""
-    made.file(tmp_path, records=made.records[::-1])
+def test_held_out_records_depend_on_their_content(corpus: RecordCorpus, tmp_path: Path) -> None:
+    """Only on it; and a larger share holds out a superset."""
+    corpus.file(tmp_path, records=corpus.records[::-1])
     sets = []
-    for folder, share in ((made.folder, 0.1), (tmp_path, 0.1), (tmp_path, 0.3)):
-        data = made.data(folder, held_out=share)
+    for folder, share in ((corpus.folder, 0.1), (tmp_path, 0.1), (tmp_path, 0.3)):
+        data = corpus.data(folder, held_out=share)
         (held_out,) = opened_from(data).held_out(data, 0).values()
         sets.append(set(rows_in(held_out.rows(np.arange(held_out.rows_per_epoch)))))
     assert sets[0] == sets[1] < sets[2]
 
 
-def test_held_out_text_has_no_masks(made: Made, opened: Records) -> None:
-    (held_out,) = opened.held_out(made.data(made.folder), 0).values()
+def test_held_out_text_has_no_masks(corpus: RecordCorpus, opened: Records) -> None:
+    (held_out,) = opened.held_out(corpus.data(corpus.folder), 0).values()
     rows = set(rows_in(held_out.rows(np.arange(held_out.rows_per_epoch))))
     segments = Counter()
-    for instance, written in zip(made.instances, made.written, strict=True):
+    for instance, written in zip(corpus.instances, corpus.written, strict=True):
         if repr(expected(written)) in rows:
             tokens = list(instance.tokens)
             for place, label in zip(instance.positions, instance.labels, strict=True):
@@ -228,15 +232,15 @@ def test_held_out_text_has_no_masks(made: Made, opened: Records) -> None:
     text = opened.held_out_text()
     lengths = np.diff(text.sentence_offsets)
     ids = np.split(text.tokens(text.sentence_offsets[:-1], lengths), text.sentence_offsets[1:-1])
-    assert Counter(" ".join(made.vocabulary[i] for i in one) for one in ids) == segments
+    assert Counter(" ".join(corpus.vocabulary[i] for i in one) for one in ids) == segments
     assert text.num_sentences == len(ids)
 
 
-def test_each_stage_reads_records_of_its_row_size(made: Made, tmp_path: Path) -> None:
-    long = make_instances(words(0), made.vocabulary, 64, 10, seed=1)
-    write_records([tmp_path / "long.tfrecord"], [serialized(features(i, made.vocabulary, 64, 10)) for i in long])
-    made.file(tmp_path, "short.tfrecord")
-    first = made.data(tmp_path)
+def test_each_stage_reads_records_of_its_row_size(corpus: RecordCorpus, tmp_path: Path) -> None:
+    long = make_instances(words(0), corpus.vocabulary, 64, 10, seed=1)
+    write_records([tmp_path / "long.tfrecord"], [serialized(features(i, corpus.vocabulary, 64, 10)) for i in long])
+    corpus.file(tmp_path, "short.tfrecord")
+    first = corpus.data(tmp_path)
     second = replace(first, sequence_length=64, max_predictions=10)
     records = opened_from(first, second)
     assert records.train(first, 0).batch(0, 4)["input_ids"].shape == (4, 32)
@@ -245,35 +249,35 @@ def test_each_stage_reads_records_of_its_row_size(made: Made, tmp_path: Path) ->
     assert records.size("train").startswith("3") and "records of 64 tokens and 10 predictions" in records.size("train")
 
 
-def test_each_source_has_a_held_out_set(made: Made, tmp_path: Path) -> None:
-    for name, records in (("a", made.records[:100]), ("b", made.records[100:])):
-        made.file(tmp_path, f"{name}.tfrecord", records)
-    data = made.data(tmp_path, sources=(f"tfrecord:{tmp_path}/a.tfrecord", f"tfrecord:{tmp_path}/b.tfrecord"))
+def test_each_source_has_a_held_out_set(corpus: RecordCorpus, tmp_path: Path) -> None:
+    for name, records in (("a", corpus.records[:100]), ("b", corpus.records[100:])):
+        corpus.file(tmp_path, f"{name}.tfrecord", records)
+    data = corpus.data(tmp_path, sources=(f"tfrecord:{tmp_path}/a.tfrecord", f"tfrecord:{tmp_path}/b.tfrecord"))
     sets = opened_from(data).held_out(data, 0)
     rows = {name: set(rows_in(one.rows(np.arange(one.rows_per_epoch)))) for name, one in sets.items()}
     assert list(rows) == ["eval", "eval/source_0", "eval/source_1"]
     assert rows["eval"] == rows["eval/source_0"] | rows["eval/source_1"]
-    assert rows["eval/source_0"] <= {repr(expected(one)) for one in made.written[:100]}
+    assert rows["eval/source_0"] <= {repr(expected(one)) for one in corpus.written[:100]}
 
 
 @pytest.mark.parametrize("place", [3, 9, 300, -2])
-def test_damaged_record_is_reported_by_file_and_number(made: Made, tmp_path: Path, place: int) -> None:
-    path = made.file(tmp_path)
+def test_damaged_record_is_reported_by_file_and_number(corpus: RecordCorpus, tmp_path: Path, place: int) -> None:
+    path = corpus.file(tmp_path)
     content = bytearray(path.read_bytes())
-    begin = sum(16 + len(record) for record in made.records[:30])
-    end = begin + 16 + len(made.records[30])
+    begin = sum(16 + len(record) for record in corpus.records[:30])
+    end = begin + 16 + len(corpus.records[30])
     content[(begin if place >= 0 else end) + place] ^= 1
     path.write_bytes(content)
     with pytest.raises(ValueError, match=rf"a\.tfrecord, record 30 at byte {begin}: .*damaged"):
-        opened_from(made.data(tmp_path))
-    assert not list((tmp_path / "data").glob("records-*")), "nothing of it may stay"
+        opened_from(corpus.data(tmp_path))
+    assert not list((tmp_path / "data").glob("records-*")), "an index of the damaged file remains"
 
 
-def test_damage_after_indexing_is_detected_on_reading(made: Made, tmp_path: Path) -> None:
-    path = made.file(tmp_path)
-    batches = opened_from(made.data(tmp_path)).train(made.data(tmp_path), 0)
+def test_damage_after_indexing_is_detected_on_reading(corpus: RecordCorpus, tmp_path: Path) -> None:
+    path = corpus.file(tmp_path)
+    batches = opened_from(corpus.data(tmp_path)).train(corpus.data(tmp_path), 0)
     content = bytearray(path.read_bytes())
-    content[sum(16 + len(record) for record in made.records[:7]) + 200] ^= 1
+    content[sum(16 + len(record) for record in corpus.records[:7]) + 200] ^= 1
     path.write_bytes(content)
     for engine in ("tf.data", "threads"):
         options = {"start_step": 0, "global_batch_size": BATCH_SIZE, "threads": 2, "engine": engine}
@@ -285,24 +289,24 @@ def test_damage_after_indexing_is_detected_on_reading(made: Made, tmp_path: Path
         batches.batch(0, BATCH_SIZE)
 
 
-def test_damaged_index_is_reported(made: Made, tmp_path: Path) -> None:
-    made.file(tmp_path)
-    opened_from(made.data(tmp_path))
+def test_damaged_index_is_reported(corpus: RecordCorpus, tmp_path: Path) -> None:
+    corpus.file(tmp_path)
+    opened_from(corpus.data(tmp_path))
     (index,) = (tmp_path / "data").glob("records-*/index.npz")
     content = bytearray(index.read_bytes())
-    content[content.index(np.int64(16 + len(made.records[0])).tobytes())] ^= 1
+    content[content.index(np.int64(16 + len(corpus.records[0])).tobytes())] ^= 1
     index.write_bytes(content)
     with pytest.raises(ValueError, match=r"index\.npz is missing or damaged .*delete the folder"):
-        opened_from(made.data(tmp_path))
+        opened_from(corpus.data(tmp_path))
 
 
-def with_feature(made: Made, number: int, **changes) -> list[bytes]:
-    """Forty records, of which one has other features; None leaves one out."""
-    features = dict(made.written[number])
+def with_feature(corpus: RecordCorpus, number: int, **changes) -> list[bytes]:
+    """Forty records, one of them with changed features; None removes a feature."""
+    features = dict(corpus.written[number])
     for key, value in changes.items():
         features[key] = value(list(features[key])) if callable(value) else value
-    kept = {key: values for key, values in features.items() if values is not None}
-    return [*made.records[:number], serialized(kept), *made.records[number + 1 : 40]]
+    present = {key: values for key, values in features.items() if values is not None}
+    return [*corpus.records[:number], serialized(present), *corpus.records[number + 1 : 40]]
 
 
 def put(place: int, value: float):
@@ -332,26 +336,28 @@ BAD_RECORDS = {
 @pytest.mark.parametrize(
     ("what", "number"), [*((what, 37) for what in BAD_RECORDS), ("an id beyond the vocabulary", 0), ("a longer row", 0)]
 )
-def test_invalid_record_is_reported_by_file_and_number(made: Made, tmp_path: Path, what: str, number: int) -> None:
-    """At the start if it is one of the first of its file, else when it is its turn."""
+def test_invalid_record_is_reported_by_file_and_number(
+    corpus: RecordCorpus, tmp_path: Path, what: str, number: int
+) -> None:
+    """At the start if it is one of the first of its file, otherwise when it is read."""
     changes, message = BAD_RECORDS[what]
     if what == "a longer row" and number == 0:
         message = r"record 1: a row of 32 tokens .* begins with a row of 64 tokens"
     else:
         message = rf"a\.tfrecord, record {number}: {message}"
-    made.file(tmp_path, records=with_feature(made, number, **changes))
-    data = made.data(tmp_path, held_out=0.05)
+    corpus.file(tmp_path, records=with_feature(corpus, number, **changes))
+    data = corpus.data(tmp_path, held_out=0.05)
     with pytest.raises(ValueError, match=message):
         records = opened_from(data)
         for batches in (records.train(data, 0), *records.held_out(data, 0).values()):
             batches.rows(np.arange(batches.rows_per_epoch))
-        pytest.fail("nothing was said")
+        pytest.fail("the record was accepted")
 
 
-def test_record_that_is_not_an_example_is_refused(made: Made, tmp_path: Path) -> None:
-    made.file(tmp_path, records=[*made.records[:3], b"\x00junk", *made.records[3:20]])
+def test_record_that_is_not_an_example_is_refused(corpus: RecordCorpus, tmp_path: Path) -> None:
+    corpus.file(tmp_path, records=[*corpus.records[:3], b"\x00junk", *corpus.records[3:20]])
     with pytest.raises(ValueError, match=r"record 3: not a record of create_pretraining_data.py \(Could not parse"):
-        opened_from(made.data(tmp_path))
+        opened_from(corpus.data(tmp_path))
 
 
 FILES = {
@@ -363,24 +369,24 @@ FILES = {
 
 
 @pytest.mark.parametrize("what", FILES)
-def test_file_that_is_not_a_tfrecord_is_refused(made: Made, tmp_path: Path, what: str) -> None:
+def test_file_that_is_not_a_tfrecord_is_refused(corpus: RecordCorpus, tmp_path: Path, what: str) -> None:
     change, message = FILES[what]
-    path = made.file(tmp_path)
+    path = corpus.file(tmp_path)
     path.write_bytes(change(path.read_bytes()))
     with pytest.raises(ValueError, match=message):
-        opened_from(made.data(tmp_path))
+        opened_from(corpus.data(tmp_path))
 
 
-def test_empty_file_among_others_is_skipped(made: Made, tmp_path: Path) -> None:
-    made.file(tmp_path)
-    made.file(tmp_path, "b.tfrecord", [])
-    assert opened_from(made.data(tmp_path)).train(made.data(tmp_path), 0).rows_per_epoch > 30
+def test_empty_file_among_others_is_skipped(corpus: RecordCorpus, tmp_path: Path) -> None:
+    corpus.file(tmp_path)
+    corpus.file(tmp_path, "b.tfrecord", [])
+    assert opened_from(corpus.data(tmp_path)).train(corpus.data(tmp_path), 0).rows_per_epoch > 30
 
 
-def test_long_record_without_features_is_refused(made: Made, tmp_path: Path) -> None:
-    made.file(tmp_path, records=[made.records[0], bytes(70_000)])
+def test_long_record_without_features_is_refused(corpus: RecordCorpus, tmp_path: Path) -> None:
+    corpus.file(tmp_path, records=[corpus.records[0], bytes(70_000)])
     with pytest.raises(ValueError, match=r"record 1: no feature input_ids"):
-        opened_from(made.data(tmp_path))
+        opened_from(corpus.data(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -408,21 +414,21 @@ def test_long_record_without_features_is_refused(made: Made, tmp_path: Path) -> 
         ({"held_out": 0.999}, r"for evaluation and 0 for training; give another share"),
     ],
 )  # fmt: skip
-def test_invalid_configs_are_refused(made: Made, tmp_path: Path, changes: dict, message: str) -> None:
-    made.file(tmp_path)
+def test_invalid_configs_are_refused(corpus: RecordCorpus, tmp_path: Path, changes: dict, message: str) -> None:
+    corpus.file(tmp_path)
     with pytest.raises(ValueError, match=message):
-        opened_from(made.data(tmp_path, **changes))
+        opened_from(corpus.data(tmp_path, **changes))
 
 
-def test_records_with_text_sources_are_refused(made: Made, tmp_path: Path) -> None:
-    data = made.data(tmp_path)
+def test_records_with_text_sources_are_refused(corpus: RecordCorpus, tmp_path: Path) -> None:
+    data = corpus.data(tmp_path)
     with pytest.raises(ValueError, match=r"data\.sources has text:books and tfrecord sources"):
         opened_from(replace(data, sources=("text:books", *data.sources)))
 
 
-def test_records_serve_only_mlm_and_nsp(made: Made, tmp_path: Path) -> None:
-    made.file(tmp_path)
-    stages = [made.data(tmp_path)]
+def test_records_serve_only_mlm_and_nsp(corpus: RecordCorpus, tmp_path: Path) -> None:
+    corpus.file(tmp_path)
+    stages = [corpus.data(tmp_path)]
     batches = open_training_data(stages, no_progress, ("mlm",)).train(stages[0], 0)
     everything = open_training_data(stages, no_progress).train(stages[0], 0).batch(0, 8)
     batch = batches.batch(0, 8)
@@ -432,9 +438,9 @@ def test_records_serve_only_mlm_and_nsp(made: Made, tmp_path: Path) -> None:
         open_training_data(stages, no_progress, ("mlm", "sop"))
 
 
-def test_stage_without_records_is_refused(made: Made, tmp_path: Path) -> None:
-    made.file(tmp_path)
-    data = made.data(tmp_path)
+def test_stage_without_records_is_refused(corpus: RecordCorpus, tmp_path: Path) -> None:
+    corpus.file(tmp_path)
+    data = corpus.data(tmp_path)
     message = r"stages\.0\.sequence_length=64, stages\.0\.max_predictions=10: .* no such records, only 32 tokens"
     with pytest.raises(ValueError, match=message):
         opened_from(data, replace(data, sequence_length=64, max_predictions=10))
@@ -451,33 +457,35 @@ def test_stage_without_records_is_refused(made: Made, tmp_path: Path) -> None:
         ({"[MASK]": "[UNK]"}, r"a\.tfrecord, record 0: none of the \d+ tokens masked .* is \[MASK\]"),
     ],
 )
-def test_another_vocabulary_is_refused(made: Made, tmp_path: Path, tokens: dict[str, str], message: str) -> None:
-    made.file(tmp_path)
+def test_another_vocabulary_is_refused(
+    corpus: RecordCorpus, tmp_path: Path, tokens: dict[str, str], message: str
+) -> None:
+    corpus.file(tmp_path)
     swapped = tokens | {there: here for here, there in tokens.items()}
-    vocabulary = [swapped.get(token, token) for token in made.vocabulary]
+    vocabulary = [swapped.get(token, token) for token in corpus.vocabulary]
     (tmp_path / "other.txt").write_text("".join(f"{token}\n" for token in vocabulary))
     with pytest.raises(ValueError, match=message):
-        opened_from(made.data(tmp_path, vocab=str(tmp_path / "other.txt")))
+        opened_from(corpus.data(tmp_path, vocab=str(tmp_path / "other.txt")))
 
 
 MAKERS = [prepare_store, prepare_vocabulary, lambda data: extend_vocabulary(data, 10)]
 
 
 @pytest.mark.parametrize(("make", "has_vocabulary"), [*((make, True) for make in MAKERS), (prepare_vocabulary, False)])
-def test_preparing_records_is_refused(made: Made, tmp_path: Path, make, has_vocabulary: bool) -> None:
-    made.file(tmp_path)
-    data = made.data(tmp_path) if has_vocabulary else made.data(tmp_path, vocab="")
+def test_preparing_records_is_refused(corpus: RecordCorpus, tmp_path: Path, make, has_vocabulary: bool) -> None:
+    corpus.file(tmp_path)
+    data = corpus.data(tmp_path) if has_vocabulary else corpus.data(tmp_path, vocab="")
     with pytest.raises(ValueError, match=r"\.tfrecord\*: its records are already prepared rows of ids"):
         make(data)
 
 
-def test_inspect_refuses_records(made: Made, tmp_path: Path, capsys) -> None:
+def test_inspect_refuses_records(corpus: RecordCorpus, tmp_path: Path, capsys) -> None:
     from bertjax.__main__ import main
 
-    made.file(tmp_path)
+    corpus.file(tmp_path)
     recipe = tmp_path / "recipe.py"
     recipe.write_text("from bertjax.config import Config\n\ndef config():\n    return Config()\n")
-    data = made.data(tmp_path)
+    data = corpus.data(tmp_path)
     assert main(["inspect", str(recipe), "--data.sources", *data.sources, "--data.vocab", data.vocab]) == 1
     assert "its records are already prepared rows" in capsys.readouterr().err
 
@@ -495,8 +503,8 @@ except ValueError as error:
 """
 
 
-def test_missing_tensorflow_is_reported(made: Made, tmp_path: Path) -> None:
-    made.file(tmp_path)
-    code = WITHOUT.format(data=made.data(tmp_path))
+def test_missing_tensorflow_is_reported(corpus: RecordCorpus, tmp_path: Path) -> None:
+    corpus.file(tmp_path)
+    code = WITHOUT.format(data=corpus.data(tmp_path))
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert re.match(r"/.*\.tfrecord: reading it requires tensorflow; pip install tensorflow, or ", ran.stdout)

@@ -1,4 +1,4 @@
-"""Rows of running text: whole sentences in succession, each used once, as full as they can be."""
+"""Rows of running text: consecutive whole sentences, each used once, filling rows as far as possible."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DATA = DataConfig(sequence_length=24, max_predictions=4, mask_probability=0.0, r
 
 
 def epoch_of(documents: list[list[int]], data: DataConfig, epoch: int = 0) -> dict[str, np.ndarray]:
-    """All rows of an epoch's plan as they were before masking; token n of the split is FIRST_TOKEN + n."""
+    """All rows of an epoch's plan before masking; token n of the split is FIRST_TOKEN + n."""
     split = MemorySplit(documents, all_different=True)
     batches = PairBatches(split, replace(SPECIALS, vocab_size=10**6), data, seed=0)
     batches._epochs.rows = 10**9
@@ -34,13 +34,13 @@ def epoch_of(documents: list[list[int]], data: DataConfig, epoch: int = 0) -> di
 
 
 def rows_of(batch: dict[str, np.ndarray]) -> list[list[int]]:
-    """The ids of each row without padding, in order."""
+    """The ids of each row without padding, sorted."""
     used = (batch["sequence_ids"] > 0).sum(axis=1)
     return sorted(ids[:n].tolist() for ids, n in zip(batch["input_ids"], used, strict=True))
 
 
 def by_the_rule(documents: list[list[int]], length: int, longest_walk: int) -> list[list[int]]:
-    """The rows of `doc_sentences`, one sentence at a time."""
+    """Reference implementation of `doc_sentences`, one sentence at a time."""
     rows, token = [], FIRST_TOKEN
     for document in documents:
         pieces = -(-len(document) // longest_walk)
@@ -83,10 +83,10 @@ def test_full_sentences_hold_all_text_in_order(documents: list, length: int, wal
         assert tokens == list(range(tokens[0], tokens[-1] + 1)), "running text"
         assert tokens[0] in edges, "from the beginning of a sentence"
         inside = [row[place - 1] + 1 for place in range(2, len(row) - 1) if row[place] == SPECIALS.sep_id]
-        assert inside == [end for end in ends if tokens[0] < end <= tokens[-1]], "a [SEP] behind each document"
+        assert inside == [end for end in ends if tokens[0] < end <= tokens[-1]], "a [SEP] after each document"
         seen += tokens
     too_long = np.maximum(np.diff(edges) - (length - 2), 0)
-    assert len(seen) == len(set(seen)) == edges[-1] - FIRST_TOKEN - too_long.sum(), "all but what no row can hold"
+    assert len(seen) == len(set(seen)) == edges[-1] - FIRST_TOKEN - too_long.sum(), "only overlong sentences are cut"
 
 
 @settings(max_examples=80, derandomize=True)
@@ -96,7 +96,7 @@ def test_documents_are_whole_or_even_parts(documents: list, length: int) -> None
 
 
 def test_documents_of_8192_tokens_are_whole_or_even_parts() -> None:
-    """Most documents have some hundred tokens, and some have tens of thousands."""
+    """Most documents have about a thousand tokens, and some have tens of thousands."""
     draw = np.random.default_rng(4)
     sentences = [*draw.geometric(1 / 40, 300), *draw.integers(300, 900, 6)]
     documents = [draw.integers(5, 60, count).tolist() for count in sentences]
@@ -105,12 +105,12 @@ def test_documents_of_8192_tokens_are_whole_or_even_parts() -> None:
     data = replace(DATA, sequence_length=8192, rows="documents", packing="pairs", pairs_per_row=128)
     packed = epoch_of(documents, data)
     assert (packed["sequence_ids"] > 0).mean() > 0.9
-    found = [
-        ids[of_row == number].tolist()
-        for ids, of_row in zip(packed["input_ids"], packed["sequence_ids"], strict=True)
-        for number in range(1, of_row.max() + 1)
+    packed_parts = [
+        ids[numbers == number].tolist()
+        for ids, numbers in zip(packed["input_ids"], packed["sequence_ids"], strict=True)
+        for number in range(1, numbers.max() + 1)
     ]
-    assert sorted(found) == parts
+    assert sorted(packed_parts) == parts
 
 
 def assert_whole_or_even_parts(documents: list[list[int]], length: int, longest: int) -> list[list[int]]:
@@ -126,7 +126,7 @@ def assert_whole_or_even_parts(documents: list[list[int]], length: int, longest:
     assert all(len(row) <= length for row in rows)
     for begin, end in itertools.pairwise(bounds):
         sizes = [len(text) for text in texts if begin <= text[0] < end]
-        assert (len(sizes) == 1) == (end - begin <= length - 2), "whole where it fits"
+        assert (len(sizes) == 1) == (end - begin <= length - 2), "whole if it fits"
         assert min(sizes) >= sum(sizes) / len(sizes) - len(sizes) * longest, "no part is a short remainder"
     return rows
 
@@ -144,8 +144,8 @@ def test_full_sentences_fill_rows() -> None:
     data = replace(DATA, sequence_length=128, rows="full_sentences")
     crossing = epoch_of(documents, data)["sequence_ids"].mean()
     within = epoch_of(documents, replace(data, rows="doc_sentences"))["sequence_ids"].mean()
-    assert crossing > 0.9 > within + 0.3, "what is missing is half a sentence a row"
-    assert rows_of(epoch_of(documents, data, 0)) != rows_of(epoch_of(documents, data, 1)), "other rows each epoch"
+    assert crossing > 0.9 > within + 0.3, "rows are full up to half a sentence"
+    assert rows_of(epoch_of(documents, data, 0)) != rows_of(epoch_of(documents, data, 1)), "epochs have other rows"
 
 
 @pytest.mark.parametrize("rows", ["full_sentences", "doc_sentences", "documents"])

@@ -1,4 +1,4 @@
-"""MacBERT's masks over a million tokens follow the definition, rule by rule; and tables of similar words as tokens."""
+"""MacBERT's masks follow every published rule over a million tokens; tables of similar words are read correctly."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 FIRST, SIZE = len(SPECIAL_TOKENS), 300
 LETTERS = "abcdefgh"
 ROWS = 2_200
-NEAR = 4  # similar words of each word of the table
+NEAR = 4  # similar words per word of the table
 
 
 def spelled(number: int) -> str:
-    """Three letters for a token, so that a word is cut into tokens in one way."""
+    """Three letters per token, so that a word has only one tokenization."""
     return LETTERS[number // 64] + LETTERS[number // 8 % 8] + LETTERS[number % 8]
 
 
@@ -39,7 +39,7 @@ WORDPIECE = WordPiece(TOKENS, TextRules(True, True))
 SPLIT = MemorySplit(random_documents(900, seed=6, sentences=60), vocab_size=SIZE)
 STARTS = [n for n in range(FIRST, SIZE) if n % 3]
 REST = [n for n in range(FIRST, SIZE) if n % 3 == 0]
-# Words of one token, but each fifth one, and of two; longer ones have none that are similar.
+# Words of one token, except every fifth one, and of two tokens; longer words have no similar ones.
 WORDS = [(n,) for n in STARTS if n % 5] + [(a, b) for a in STARTS for b in REST]
 
 
@@ -63,23 +63,23 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> DataConfig:
     return replace(load_recipe("configs/macbert.py").data, sources=(), segmenter="none", similar_words=path)
 
 
-def close(found: int, total: int, share: float) -> bool:
-    """Whether a count is within 4.5 standard deviations of a share, and 1 % for chance hits."""
-    return abs(found / total - share) < 4.5 * (share * (1 - share) / total) ** 0.5 + 0.01
+def close(count: int, total: int, share: float) -> bool:
+    """Whether a count is within 4.5 standard deviations of a share, plus 1 % for chance hits."""
+    return abs(count / total - share) < 4.5 * (share * (1 - share) / total) ** 0.5 + 0.01
 
 
 def broken(data: DataConfig, rows: int) -> list[str]:
-    """The rules that the masks of some rows do not follow, by name."""
+    """The names of the rules that the masks of some rows violate."""
     every = np.arange(rows)
     batch = PairBatches(SPLIT, WORDPIECE, data, 1, objectives=("mlm", "sop")).rows(every)
-    kept = replace(data, keep_share=1.0, random_share=0.0)
-    texts = PairBatches(SPLIT, WORDPIECE, kept, 1, objectives=("mlm", "sop")).rows(every)["input_ids"]
-    rng, found = random.Random(5), set()
+    unmasked = replace(data, keep_share=1.0, random_share=0.0)
+    texts = PairBatches(SPLIT, WORDPIECE, unmasked, 1, objectives=("mlm", "sop")).rows(every)["input_ids"]
+    rng, violations = random.Random(5), set()
     runs = {"ours": np.zeros(60), "reference": np.zeros(60)}
     kinds: dict[bool, list[str]] = {True: [], False: []}  # whether the table has the word
     chosen = np.zeros(NEAR)
     in_part, several, drawn = 0, 0, []
-    for ids, shown, positions, weights in zip(
+    for ids, inputs, positions, weights in zip(
         texts, batch["input_ids"], batch["mlm_positions"], batch["mlm_weights"], strict=True
     ):
         text = np.flatnonzero(ids >= FIRST)
@@ -92,17 +92,17 @@ def broken(data: DataConfig, rows: int) -> list[str]:
         ):
             for length in reference_masks.runs(places):
                 runs[side][min(length, 59)] += 1
-        if (np.delete(shown, hidden) != np.delete(ids, hidden)).any():
-            found.add("what is not hidden stays")
-        if (shown[hidden] == WORDPIECE.mask_id).any():
-            found.add("no [MASK]")
+        if (np.delete(inputs, hidden) != np.delete(ids, hidden)).any():
+            violations.add("other tokens do not change")
+        if (inputs[hidden] == WORDPIECE.mask_id).any():
+            violations.add("no [MASK]")
         left = set(hidden)
         for word in words:
             if left.isdisjoint(word):
                 continue
             if not left.issuperset(word):
-                found.add("whole words")
-            was, now = tuple(ids[word].tolist()), tuple(shown[word].tolist())
+                violations.add("whole words")
+            was, now = tuple(ids[word].tolist()), tuple(inputs[word].tolist())
             near = SIMILAR.get(was, [])
             kind = "same" if now == was else "similar" if now in near else "random"
             kinds[bool(near)].append(kind)
@@ -114,23 +114,23 @@ def broken(data: DataConfig, rows: int) -> list[str]:
                 several += 1
                 in_part += kind == "random" and any(a == b for a, b in zip(was, now, strict=True))
     if in_part > 0.03 * several:
-        found.add("one draw for a word")
+        violations.add("one draw for a word")
     known, unknown = kinds[True], kinds[False]
     shares = (("similar", 0.8), ("same", 0.1), ("random", 0.1))
     if not all(close(known.count(kind), len(known), share) for kind, share in shares):
-        found.add("80/10/10")
+        violations.add("80/10/10")
     if not all(close(unknown.count(kind), len(unknown), share) for kind, share in (("same", 0.1), ("random", 0.9))):
-        found.add("random where none is similar")
+        violations.add("random where none is similar")
     if chosen.sum() and stats.chisquare(chosen).pvalue < 1e-4:
-        found.add("each similar word as often")
+        violations.add("each similar word as often")
     seen = np.bincount(drawn, minlength=SIZE)
     if seen[:FIRST].any() or stats.chisquare(seen[FIRST:]).pvalue < 1e-4:
-        found.add("random tokens are ordinary ones")
+        violations.add("random tokens are ordinary ones")
     ours, theirs = runs["ours"], runs["reference"]
-    # Of Poisson numbers the difference has the sum of both as its variance.
+    # The difference of two Poisson numbers has their sum as its variance.
     if (np.abs(ours - theirs) > 4.5 * np.sqrt(ours + theirs + 4)).any():
-        found.add("lengths")
-    return sorted(found)
+        violations.add("lengths")
+    return sorted(violations)
 
 
 def test_macbert_masks_follow_every_published_rule(recipe: DataConfig) -> None:
@@ -162,13 +162,13 @@ def test_missing_rule_in_the_code_is_detected(recipe: DataConfig, monkeypatch: p
     def per_token(self, labels, positions, is_used, keys, continues):
         return draw(self, labels, positions, is_used, keys, np.zeros_like(continues))
 
-    def of_any(self, tokens, sizes, bits):
-        found, is_there = choose(self, tokens, sizes, bits)
-        return found, np.ones_like(is_there)
+    def all_known(self, tokens, sizes, bits):
+        similar, is_known = choose(self, tokens, sizes, bits)
+        return similar, np.ones_like(is_known)
 
     for owner, name, changed, rule in (
         (ReplacedBySimilar, "draw", per_token, "one draw for a word"),
-        (SimilarTable, "choose", of_any, "random tokens are ordinary ones"),
+        (SimilarTable, "choose", all_known, "random tokens are ordinary ones"),
         (SimilarTable, "choose", lambda *a: choose(*a[:3], np.zeros_like(a[3])), "each similar word as often"),
     ):
         with monkeypatch.context() as patch:
@@ -193,8 +193,8 @@ def test_table_of_similar_words_by_hand(tmp_path: Path) -> None:
     table = SimilarTable.read(str(path), WORDPIECE)
     assert table.tokens.tolist() == [8, 10] and table.sizes.tolist() == [1] and table.counts.tolist() == [2]
     bits = np.array([0, 2**64 - 1, 0, 0], np.uint64)
-    found, is_there = table.choose(np.array([7, 7, 8, 7, 9]), np.array([1, 1, 1, 2]), bits)
-    assert found[:2].tolist() == [8, 10] and is_there.tolist() == [True, True, False, False]
+    similar, is_known = table.choose(np.array([7, 7, 8, 7, 9]), np.array([1, 1, 1, 2]), bits)
+    assert similar[:2].tolist() == [8, 10] and is_known.tolist() == [True, True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_fingerprint_depends_on_the_table(recipe: DataConfig, tmp_path: Path) ->
     (tmp_path / "vocab.txt").write_bytes(WORDPIECE.files["vocab.txt"])
     tables = {"here": few, "moved": few, "other": {word: near[:1] for word, near in few.items()}}
     paths = [write_table(tmp_path / f"{name}.tsv", table) for name, table in tables.items()]
-    found = []
+    runs = []
     for path in (*paths, ""):
         data = replace(
             recipe,
@@ -256,21 +256,21 @@ def test_fingerprint_depends_on_the_table(recipe: DataConfig, tmp_path: Path) ->
             similar_words=path,
         )
         content = open_training_data([data], no_progress, ("mlm", "sop"))
-        found.append((content.fingerprint, content.train(data, 0).rows(np.arange(4))["input_ids"].tobytes()))
-    assert found[0] == found[1]
-    assert len(set(found)) == len({fingerprint for fingerprint, _ in found}) == len({rows for _, rows in found}) == 3
+        runs.append((content.fingerprint, content.train(data, 0).rows(np.arange(4))["input_ids"].tobytes()))
+    assert runs[0] == runs[1]
+    assert len(set(runs)) == len({fingerprint for fingerprint, _ in runs}) == len({rows for _, rows in runs}) == 3
 
 
-@pytest.mark.long  # the suite has the rules on generated text, and jieba in tests/tokenization/test_segmentation.py
+@pytest.mark.long  # tests above check the rules on generated text; tests/tokenization/test_segmentation.py uses jieba
 def test_real_chinese_words_become_similar_words(real_data: Path, tmp_path: Path) -> None:
-    """Words that jieba finds in Wikipedia, of one to three characters, are looked up as a whole."""
+    """jieba's words of one to three characters, from Wikipedia, are looked up as a whole."""
     pytest.importorskip("jieba", reason="needs jieba; pip install 'bertjax[chinese]'")
     cut = load_segmenter("jieba")
     with lzma.open(real_data / "wikipedia_zh" / "zh_00.txt.xz", "rt", encoding="utf-8") as stream:
         text = stream.read(150_000).rpartition("</doc>")[0] + "</doc>\n"
     (tmp_path / "zh.txt").write_text(text, encoding="utf-8")
-    found = sorted({word for word in cut(text) if re.fullmatch("[\u4e00-\u9fff]{1,3}", word)})
-    of_length = {n: [word for word in found if len(word) == n] for n in (1, 2, 3)}
+    words = sorted({word for word in cut(text) if re.fullmatch("[\u4e00-\u9fff]{1,3}", word)})
+    of_length = {n: [word for word in words if len(word) == n] for n in (1, 2, 3)}
     table = {word: others[place - 1] for others in of_length.values() for place, word in enumerate(others)}
     (tmp_path / "similar.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in table.items()), encoding="utf-8")
     data = replace(
@@ -288,13 +288,13 @@ def test_real_chinese_words_become_similar_words(real_data: Path, tmp_path: Path
     batch = content.train(data, 0).rows(np.arange(900))
     assert content.tokenizer.vocab_size == 21_128 and not (batch["input_ids"] == content.tokenizer.mask_id).any()
     tokens, kinds = content.tokenizer.tokens, []
-    for shown, positions, labels, weights in zip(
+    for inputs, positions, labels, weights in zip(
         *(batch[key] for key in ("input_ids", "mlm_positions", "mlm_labels", "mlm_weights")), strict=True
     ):
         used = weights > 0
         runs = np.split(np.flatnonzero(used), np.flatnonzero(np.diff(positions[used]) != 1) + 1)
         for run in runs:
-            was, now = ("".join(tokens[n] for n in ids) for ids in (labels[run], shown[positions[run]]))
+            was, now = ("".join(tokens[n] for n in ids) for ids in (labels[run], inputs[positions[run]]))
             if was in table and len(was) == len(run) == 2 and list(cut(was)) == [was]:
                 kinds.append("same" if now == was else "similar" if now == table[was] else "other")
     assert len(kinds) > 300

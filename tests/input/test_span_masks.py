@@ -1,4 +1,4 @@
-"""SpanBERT's masks over a million tokens are what facebookresearch/SpanBERT's masking.py draws, rule by rule."""
+"""SpanBERT's masks follow every rule of facebookresearch/SpanBERT's masking.py over a million tokens."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from bertjax.config import DataConfig, load_recipe
 from bertjax.input.batches import PairBatches
 
 SPECIALS = Specials(vocab_size=2000)
-# The text has ids below 1,000 alone, so that random tokens tell where they come from.
+# The text has only ids below 1,000, so that the origin of random tokens can be checked.
 SPLIT = MemorySplit(random_documents(900, seed=6, sentences=60), vocab_size=1000)
 ROWS = 2_400
-LENGTHS = 40  # runs of more tokens count as of so many
+LENGTHS = 40  # longer runs are counted as runs of this length
 
 
 def recipe() -> DataConfig:
@@ -26,11 +26,11 @@ def recipe() -> DataConfig:
 
 
 def broken(data: DataConfig, rows: int) -> list[str]:
-    """The rules that the masks of some rows do not follow, by name."""
+    """The names of the rules that the masks of some rows violate."""
     batches = PairBatches(SPLIT, SPECIALS, data, 1, objectives=("mlm",))
     batch = batches.rows(np.arange(rows))
     plain = PairBatches(SPLIT, SPECIALS, replace(data, keep_share=1.0, random_share=0.0), 1, objectives=("mlm",))
-    texts, rng, found = plain.rows(np.arange(rows))["input_ids"], random.Random(5), set()
+    texts, rng, violations = plain.rows(np.arange(rows))["input_ids"], random.Random(5), set()
     of_run = {"runs": np.zeros(LENGTHS + 1), "reference": np.zeros(LENGTHS + 1)}
     kinds: list[str] = []
     replaced: list[int] = []
@@ -40,7 +40,7 @@ def broken(data: DataConfig, rows: int) -> list[str]:
         starts, ends = {word[0] for word in words}, {word[-1] for word in words}
         hidden = batch["mlm_positions"][row][batch["mlm_weights"][row] > 0].tolist()
         if len(hidden) != ceil(0.15 * len(text)):
-            found.add("budget")
+            violations.add("budget")
         theirs = reference_masks.spans(words, 0.2, 10, ceil(0.15 * len(text)), rng)
         for side, positions in (("runs", hidden), ("reference", theirs)):
             for length in reference_masks.runs(positions):
@@ -51,27 +51,27 @@ def broken(data: DataConfig, rows: int) -> list[str]:
             first += length
             cut += places[-1] not in ends
             if places[0] not in starts:
-                found.add("a span starts with a word")
-            shown = batch["input_ids"][row, places]
-            masked, same = shown == SPECIALS.mask_id, shown == ids[places]
+                violations.add("a span starts with a word")
+            inputs = batch["input_ids"][row, places]
+            masked, same = inputs == SPECIALS.mask_id, inputs == ids[places]
             kind = "mask" if masked.all() else "same" if same.all() else "random" if not masked.any() else "mixed"
             if kind == "mixed" or (kind == "random" and length > 4 and same.sum() > length / 2):
-                found.add("one kind of replacement for a span")
+                violations.add("one kind of replacement for a span")
             kinds.append(kind)
-            replaced += shown.tolist() if kind == "random" else []
+            replaced += inputs.tolist() if kind == "random" else []
         if cut > 1:
-            found.add("a span ends with a word, but where the budget ends")
+            violations.add("a span ends with a word, but where the budget ends")
     if replaced and (max(replaced) >= 1000 or min(replaced) < 5):
-        found.add("random tokens are of the text")
+        violations.add("random tokens are of the text")
     shares = {kind: kinds.count(kind) / len(kinds) for kind in ("mask", "same", "random")}
     spread = 4.5 * 0.4 / len(kinds) ** 0.5
     if any(abs(shares[kind] - share) > spread for kind, share in (("mask", 0.8), ("same", 0.1), ("random", 0.1))):
-        found.add("80/10/10")
+        violations.add("80/10/10")
     ours, theirs = of_run["runs"], of_run["reference"]
-    # Of Poisson numbers the difference has the sum of both as its variance.
+    # The difference of two Poisson numbers has their sum as its variance.
     if (np.abs(ours - theirs) > 4.5 * np.sqrt(ours + theirs + 4)).any():
-        found.add("lengths")
-    return sorted(found)
+        violations.add("lengths")
+    return sorted(violations)
 
 
 def test_spanbert_masks_follow_every_published_rule() -> None:

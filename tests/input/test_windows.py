@@ -1,4 +1,4 @@
-"""A text of several windows: each row once an epoch, in an order that hosts, threads and restarts do not change."""
+"""Text of several windows: each row once per epoch, in an order that does not depend on hosts, threads or restarts."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ TOKENIZER = WordPiece(
     ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{n}" for n in range(40_000))], TextRules(True, True)
 )
 SENTENCES = DataConfig(sequence_length=64, rows="doc_sentences", packing="pairs", pairs_per_row=4, sources=("a", "b"))
-LONG = replace(SENTENCES, sequence_length=512, max_predictions=100)  # whose rows have every sentence whole
+LONG = replace(SENTENCES, sequence_length=512, max_predictions=100)  # no sentence is cut
 PAIRS = DataConfig(sequence_length=48, max_predictions=8, sources=("a", "b"))
 
 
 @pytest.fixture(scope="module")
 def split(tmp_path_factory: pytest.TempPathFactory) -> SplitView:
-    """About 23,000 tokens, all different, in shards of two sources, the first of three quarters of the documents."""
+    """About 23,000 tokens, all different, of two sources; the first has three quarters of the documents."""
     token = iter(range(5, 40_000))
     documents = [
         [[next(token) for _ in range(length)] for length in document]
@@ -60,18 +60,18 @@ def batches_of(
 
 
 def epoch_of(batches: PairBatches, epoch: int) -> np.ndarray:
-    """The numbers of the rows of an epoch."""
+    """The row numbers of an epoch."""
     count = batches._epochs._windows.count
     rows = [batches._epochs.window_rows(window) for window in range(count * (epoch + 1))]
     return np.arange(sum(rows[:-count]), sum(rows)) if epoch else np.arange(sum(rows))
 
 
 def text_of(batches: PairBatches, numbers: np.ndarray) -> list[list[int]]:
-    """The text in each row, before masking; every token is at one place in the corpus."""
-    made = batches.rows(numbers)
-    ids = made["input_ids"].copy()
-    rows, slots = np.nonzero(made["mlm_weights"])
-    ids[rows, made["mlm_positions"][rows, slots]] = made["mlm_labels"][rows, slots]
+    """The text in each row, before masking; each token occurs once in the corpus."""
+    batch = batches.rows(numbers)
+    ids = batch["input_ids"].copy()
+    rows, slots = np.nonzero(batch["mlm_weights"])
+    ids[rows, batch["mlm_positions"][rows, slots]] = batch["mlm_labels"][rows, slots]
     return [row[row >= 5].tolist() for row in ids]
 
 
@@ -91,7 +91,7 @@ def test_every_epoch_has_each_sentence_once(split: SplitView) -> None:
 def test_mixture_estimates_its_rows_per_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: tuple[float, ...]
 ) -> None:
-    """Of a large source of short documents, and of a small one whose documents fill rows and are read repeatedly."""
+    """For a large source of short documents, and a small one whose documents fill rows and are read repeatedly."""
     monkeypatch.setattr(epochs, "SAMPLE_TOKENS", 2_000)
     documents = [*([[7] * 10] for _ in range(3_000)), *([[8] * 10] * 50 for _ in range(6))]
     about = {"shard_sources": {"train": [*[0] * 30, 1]}, "sources": ["a", "b"]}
@@ -108,8 +108,8 @@ def test_mixture_estimates_its_rows_per_epoch(
 def test_hosts_threads_and_restarts_do_not_change_batches(split: SplitView, tmp_path: Path, data: DataConfig) -> None:
     steps = range(2 * (len(epoch_of(batches_of(split, data), 0)) // BATCH))
     whole = [batches_of(split, data).batch(step, BATCH) for step in steps[::9]]
-    kept = batches_of(split, data, tmp_path)
-    again = [kept.batch(step, BATCH) for step in reversed(steps[::9])][::-1]
+    stored = batches_of(split, data, tmp_path)
+    again = [stored.batch(step, BATCH) for step in reversed(steps[::9])][::-1]
     for number, step in enumerate(steps[::9]):
         halves = [batches_of(split, data, tmp_path).batch(step, BATCH, half) for half in (slice(0, 8), slice(8, 16))]
         for key, values in whole[number].items():
@@ -117,9 +117,9 @@ def test_hosts_threads_and_restarts_do_not_change_batches(split: SplitView, tmp_
             assert (values == np.concatenate([half[key] for half in halves])).all()
     with open_feed(batches_of(split, data), start_step=3, global_batch_size=BATCH, threads=3, engine="threads") as feed:
         for step in range(3, steps.stop):
-            made = next(feed)
+            batch = next(feed)
             if step % 9 == 0:
-                assert all((values == whole[step // 9][key]).all() for key, values in made.items())
+                assert all((values == whole[step // 9][key]).all() for key, values in batch.items())
 
 
 def test_resumed_run_plans_only_its_window(split: SplitView, tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_source_shares_are_exact_to_one_part(split: SplitView) -> None:
 
 @pytest.mark.parametrize("weights", [(), (1.0, 3.0)])
 def test_every_window_has_each_sources_share(tmp_path: Path, weights: tuple[float, ...]) -> None:
-    """Of documents of one length, three quarters of them in the first source."""
+    """Documents have one length, and three quarters of them are in the first source."""
     about = {"shard_sources": {"train": [*[0] * 18, *[1] * 6]}, "sources": ["a", "b"]}
     documents = [[[7] * 10] for _ in range(2_400)]
     write_store(tmp_path / "s", {"train": documents}, TOKENIZER, documents_per_shard=100, provenance=about)
@@ -177,11 +177,11 @@ def test_neighbouring_rows_are_uncorrelated(split: SplitView) -> None:
     place = np.array([row[0] for row in text_of(batches, numbers)])
     windows, _ = batches._epochs.locate(numbers)
     means = np.array([place[windows == window].mean() for window in range(windows[-1] + 1)])
-    assert means.std() < 1.5 * place.std() / np.sqrt(16), "a window has 16 parts from everywhere"
+    assert means.std() < 1.5 * place.std() / np.sqrt(16), "a window does not have 16 unrelated parts"
     within = windows[1:] == windows[:-1]
     rest = place - means[windows]
     correlation = stats.spearmanr(rest[1:][within], rest[:-1][within]).statistic
-    assert abs(correlation) < 4 / np.sqrt(len(place)), "and its rows are in random order"
+    assert abs(correlation) < 4 / np.sqrt(len(place)), "the rows of a window are not in random order"
 
 
 def test_origins_are_numbered_in_the_whole_split(split: SplitView) -> None:
@@ -241,7 +241,7 @@ def test_released_batches_are_planned_again(split: SplitView, lanes: int) -> Non
 
 @pytest.mark.parametrize("window_tokens", [WINDOW, 10**6])
 def test_batches_are_freed_without_garbage_collection(split: SplitView, window_tokens: int) -> None:
-    """A window is a gigabyte: a cycle of references would keep the earlier stage's beside the next one."""
+    """A window takes a gigabyte; a reference cycle would keep an earlier stage's window in memory."""
     view = split.select(split.parts(10**6))
     batches = PairBatches(view, TOKENIZER, SENTENCES, SEED, objectives=("mlm",), window_tokens=window_tokens)
     ((_, text, _),) = batches.texts(np.arange(1))
@@ -256,7 +256,7 @@ def test_batches_are_freed_without_garbage_collection(split: SplitView, window_t
 
 
 def test_small_sources_share_a_held_out_set(tmp_path: Path) -> None:
-    """Eighteen sources of one shard each, of 2 to 19 documents: the largest alone, the others' documents together."""
+    """Eighteen sources of 2 to 19 documents: the 15 largest have their own sets, the others share one."""
     documents = [[[5 + source]] for source in range(18) for _ in range(2 + source)]
     homes = [source for source in range(18) for _ in range(2 + source)]
     splits = {"train": documents, "held_out": documents}

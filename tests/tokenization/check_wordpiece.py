@@ -1,17 +1,17 @@
-"""Prove the WordPiece tokenizer: all of the real text, every published vocabulary, every Unicode scalar value.
+"""Verify the WordPiece tokenizer on all of the real text, every published vocabulary and every Unicode scalar value.
 
     python tests/tokenization/check_wordpiece.py --data ../shared/data
 
-Ours must give the ids of google-research/bert's rules (written again in reference_wordpiece.py) and of transformers'
-`BertTokenizerLegacy`, in all text but that which a row of `DIFFERENCES` is about; and there, exactly the ids of those
-rules with the differences. Prints figures for each vocabulary, and ends with 1 if a single id is otherwise.
+Our ids must equal those of google-research/bert's rules (reimplemented in reference_wordpiece.py) and of transformers'
+`BertTokenizerLegacy`, except for text to which a row of `DIFFERENCES` applies; there they must be exactly the ids of
+those rules with the differences. Prints figures for each vocabulary, and exits with 1 if any id is wrong.
 
-The references, which are pure Python, see each distinct word between white space once. That is exact: cleaning and
-setting Chinese characters apart go by single characters, and white space becomes spaces there or stays what `str.split`
-splits at; NFC leaves alone what a space parts, for no canonical decomposition has one in it (test_wordpiece_parity.py
-shows it for every character); all that follows goes by the words of `str.split`. So the ids of a text are those of its
-parts between white space, one after the other. Every --every-th line is nevertheless given to the references whole.
-Ours, which cuts text in another way, gets every line whole.
+The references, which are pure Python, get each distinct word between white space only once. This is exact, because the
+ids of a text are the concatenated ids of its words: cleaning and splitting at Chinese characters depend on single
+characters, and white space becomes spaces, or remains a separator of `str.split`; NFC does not compose across spaces,
+because no canonical decomposition contains one (test_wordpiece_parity.py tests every character); and all later steps
+work on the words of `str.split`. In addition, the references get every --every-th line as a whole. Our tokenizer, which
+splits text differently, gets every line as a whole.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ PUBLISHED = (
 )
 SWITCHES = ((True, True), (False, False), (True, False), (False, True))
 NO_TEXT = (".bin", ".model", ".index", ".data-00000-of-00001")
-# A character by itself, between letters, and after and before what composes with some.
+# A character alone, between letters, and next to characters that can compose with it
 CONTEXTS = "{0} a{0}b E{0}\u0323\u0301"
 SCALARS = (*range(0xD800), *range(0xE000, sys.maxunicode + 1))
 
 Setting = tuple[Path, bool, bool]  # vocabulary, lowercase, strip_accents
 
 _OPENED = {".xz": lzma.decompress, ".bz2": bz2.decompress}
-_SHOWN = 10
+_PRINTED = 10
 _BLOCK = 4096
 
 
 @dataclass
-class Found:
-    """The result of a comparison: amounts, rows of the table, and texts with ids that no row explains."""
+class Comparison:
+    """The result of a comparison: counts, uses of the table's rows, and texts with ids that no row explains."""
 
     texts: int = 0
     ids: int = 0
@@ -68,7 +68,7 @@ class Found:
     transformers: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
 
-    def __iadd__(self, other: Found) -> Found:
+    def __iadd__(self, other: Comparison) -> Comparison:
         self.texts += other.texts
         self.ids += other.ids
         self.google += other.google
@@ -82,17 +82,16 @@ class Found:
             for name, each in (("google-research/bert", self.google), ("BertTokenizerLegacy", self.transformers))
             if each
         )
-        by_the_table = (
-            f"; other than {name}, by the table: {', '.join(f'{row} {count:,}' for row, count in sorted(each.items()))}"
+        explained = (
+            f"; differences from {name} by row of the table: "
+            f"{', '.join(f'{row} {count:,}' for row, count in sorted(each.items()))}"
             for name, each in rows
         )
-        return (
-            f"{self.texts:,} texts, {self.ids:,} ids, unexplained differences {len(self.wrong)}{''.join(by_the_table)}"
-        )
+        return f"{self.texts:,} texts, {self.ids:,} ids, unexplained differences {len(self.wrong)}{''.join(explained)}"
 
 
 class Trial:
-    """One vocabulary and one setting of the switches, in all implementations."""
+    """All implementations, with the same vocabulary and switches."""
 
     def __init__(self, vocabulary: Path, lowercase: bool, strip_accents: bool) -> None:
         self.lowercase, self.strip_accents = lowercase, strip_accents
@@ -104,29 +103,32 @@ class Trial:
         self._legacy = BertTokenizerLegacy(str(vocabulary), do_lower_case=lowercase, strip_accents=strip_accents)
 
     def legacy(self, text: str) -> list[int]:
-        """The ids of `BertTokenizerLegacy`, what spells a special token being plain text."""
+        """The ids of `BertTokenizerLegacy`, with special tokens in text as plain text."""
         return self._legacy.convert_tokens_to_ids(self._legacy._tokenize(text, split_special_tokens=True))
 
-    def compare(self, texts: Sequence[str], every_row_shows: bool = False) -> Found:
-        """All implementations on each text as a whole; `every_row_shows`: a row about a text must change its ids."""
-        found = Found(len(texts))
+    def compare(self, texts: Sequence[str], every_row_shows: bool = False) -> Comparison:
+        """Compare all implementations on each text as a whole.
+
+        With `every_row_shows`, each row that applies to a text must change its ids.
+        """
+        result = Comparison(len(texts))
         for text, array in zip(texts, self.wordpiece.encode_sentences(texts), strict=True):
             ours, google, legacy = array.tolist(), self.google.ids(text), self.legacy(text)
-            found.ids += len(ours)
+            result.ids += len(ours)
             if ours == google == legacy and not every_row_shows:
                 continue
-            for other, rules, rows in ((google, GOOGLE, found.google), (legacy, TRANSFORMERS, found.transformers)):
+            for other, rules, rows in ((google, GOOGLE, result.google), (legacy, TRANSFORMERS, result.transformers)):
                 names = differences(text, self.lowercase, self.strip_accents, rules)
                 if bool(names) != (other != ours) and (every_row_shows or not names):
-                    found.wrong.append(f"{text!r}: ours {ours}, other {other}, rows of the table {names}")
+                    result.wrong.append(f"{text!r}: ours {ours}, other {other}, rows of the table {names}")
                 if other != ours:
                     rows.update(names)
             if ours == google == legacy:
                 continue
             for what, ids, rules in (("ours", ours, self.ours), ("BertTokenizerLegacy", legacy, self.transformers)):
                 if ids != (expected := rules.ids(text)):
-                    found.wrong.append(f"{text!r}: {what} {ids}, by its rules {expected}")
-        return found
+                    result.wrong.append(f"{text!r}: {what} {ids}, by its rules {expected}")
+        return result
 
 
 @lru_cache(1)
@@ -134,34 +136,34 @@ def _trial(vocabulary: Path, lowercase: bool, strip_accents: bool) -> Trial:
     return Trial(vocabulary, lowercase, strip_accents)
 
 
-def _compared_words(setting: Setting, words: Sequence[str]) -> tuple[Found, list[bytes]]:
-    """The comparison, and the ids of each word as the bytes of uint32."""
+def _compare_words(setting: Setting, words: Sequence[str]) -> tuple[Comparison, list[bytes]]:
+    """Compare words; also returns the ids of each word as bytes of uint32."""
     trial = _trial(*setting)
     return trial.compare(words), [ids.tobytes() for ids in trial.wordpiece.encode_sentences(words)]
 
 
-def _compared_lines(setting: Setting, lines: Sequence[str]) -> Found:
-    """The comparison of whole lines, and that of each reference with itself on their words."""
+def _compare_whole_lines(setting: Setting, lines: Sequence[str]) -> Comparison:
+    """Compare whole lines, and check that each reference gives a line the concatenated ids of its words."""
     trial = _trial(*setting)
-    found = trial.compare(lines)
+    result = trial.compare(lines)
     references = (trial.google.ids, trial.legacy, trial.ours.ids, trial.transformers.ids)
     for line, reference in itertools.product(lines, references):
         if reference(line) != [number for word in separated(line) for number in reference(word)]:
-            found.wrong.append(f"{line!r}: a reference gives other ids to the words of it")
-    return found
+            result.wrong.append(f"{line!r}: a reference gives its words other ids")
+    return result
 
 
-def _compared_scalars(setting: Setting, scalars: Sequence[int]) -> Found:
+def _compare_scalars(setting: Setting, scalars: Sequence[int]) -> Comparison:
     return _trial(*setting).compare(in_contexts(scalars))
 
 
 def in_contexts(scalars: Iterable[int]) -> list[str]:
-    """A text for each character that shows its treatment."""
+    """A text for each character, with all contexts in which its treatment may differ."""
     return [CONTEXTS.format(chr(place)) for place in scalars]
 
 
-def compare_with_an_alphabet(scalars: Sequence[int], lowercase: bool, strip_accents: bool) -> Found:
-    """The scalars in their contexts, under a vocabulary of all characters in them: no difference hides in an [UNK]."""
+def compare_with_an_alphabet(scalars: Sequence[int], lowercase: bool, strip_accents: bool) -> Comparison:
+    """Compare scalars in their contexts, with a vocabulary of all their characters, so that [UNK] hides nothing."""
     texts = in_contexts(scalars)
     characters = sorted({character for text in texts for form in _all_forms(text) for character in form})
     known = [character for character in characters if unicodedata.category(character) not in ("Cc", "Zl", "Zp", "Zs")]
@@ -170,10 +172,10 @@ def compare_with_an_alphabet(scalars: Sequence[int], lowercase: bool, strip_acce
         vocabulary = Path(folder) / "vocab.txt"
         vocabulary.write_text("".join(f"{token}\n" for token in tokens), encoding="utf-8", newline="")
         trial = Trial(vocabulary, lowercase, strip_accents)
-    found = trial.compare(texts, every_row_shows=True)
+    result = trial.compare(texts, every_row_shows=True)
     unknown = (text for text in texts if trial.wordpiece.unk_id in trial.ours.ids(text))
-    found.wrong += [f"{text!r}: its vocabulary lacks a character" for text in unknown]
-    return found
+    result.wrong += [f"{text!r}: its vocabulary lacks a character" for text in unknown]
+    return result
 
 
 def _all_forms(text: str) -> Iterator[str]:
@@ -182,12 +184,12 @@ def _all_forms(text: str) -> Iterator[str]:
 
 
 def text_files(root: Path) -> list[Path]:
-    """Every file with text in it."""
+    """All files that contain text."""
     return sorted(path for path in root.rglob("*") if path.is_file() and not path.name.endswith(NO_TEXT))
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a file, of JSON its strings, which are the text that it escapes."""
+    """The lines of a file; for JSON, its unescaped strings."""
     content = path.read_bytes()
     if path.suffix in _OPENED:
         content = _OPENED[path.suffix](content)
@@ -213,23 +215,23 @@ def _strings(value: object) -> Iterator[str]:
         yield value
 
 
-def compare_lines(wordpiece: WordPiece, lines: Sequence[str], known: dict[str, bytes]) -> Found:
-    """Ours on whole lines against the ids of their words."""
+def compare_lines(wordpiece: WordPiece, lines: Sequence[str], known: dict[str, bytes]) -> Comparison:
+    """Compare our ids of whole lines with the ids of their words."""
     ids, lengths = wordpiece.encode(lines)
-    found = Found(len(lines), len(ids))
+    result = Comparison(len(lines), len(ids))
     expected = [b"".join(map(known.__getitem__, separated(line))) for line in lines]
     if ids.tobytes() != b"".join(expected) or lengths.tolist() != [len(each) // ids.itemsize for each in expected]:
         for line, each, by_words in zip(lines, wordpiece.encode_sentences(lines), expected, strict=True):
             if each.tobytes() != by_words:
-                found.wrong.append(f"{line!r}: other ids than its words")
-    return found
+                result.wrong.append(f"{line!r}: its ids differ from those of its words")
+    return result
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Compare WordPiece with two references on everything there is.")
-    parser.add_argument("--data", type=Path, required=True, help="the folder of real text, with vocab/*/vocab.txt")
-    parser.add_argument("--every", type=int, default=1000, help="give the references every how many-th line whole")
-    parser.add_argument("--workers", type=int, default=1, help="processes")
+    parser = argparse.ArgumentParser(description="Compare WordPiece with two references on all available text.")
+    parser.add_argument("--data", type=Path, required=True, help="folder of real text, with vocab/*/vocab.txt")
+    parser.add_argument("--every", type=int, default=1000, help="give the references every N-th line as a whole")
+    parser.add_argument("--workers", type=int, default=1, help="number of processes")
     arguments = parser.parse_args()
     start = time.perf_counter()
     files = text_files(arguments.data)
@@ -237,10 +239,10 @@ def main() -> int:
     with ProcessPoolExecutor(arguments.workers, get_context("spawn")) as pool:
         mapped = pool.map if arguments.workers > 1 else map
         wrong = sum(
-            _prove((arguments.data / "vocab" / name / "vocab.txt", *switches), files, words, sample, mapped)
+            _check((arguments.data / "vocab" / name / "vocab.txt", *switches), files, words, sample, mapped)
             for name, *switches in PUBLISHED
         )
-        wrong += sum(_prove_alphabets(*switches, mapped) for switches in SWITCHES)
+        wrong += sum(_check_alphabets(*switches, mapped) for switches in SWITCHES)
     print(f"{'FAILED' if wrong else 'passed'}: {wrong} unexplained differences; {_since(start)}")
     return int(wrong > 0)
 
@@ -259,48 +261,48 @@ def _read(files: list[Path], every: int) -> tuple[list[str], list[str]]:
     return list(words), sample
 
 
-def _prove(setting: Setting, files: list[Path], words: list[str], sample: list[str], mapped: Callable) -> int:
-    """All of the text and all scalars with a published vocabulary; how much is wrong."""
+def _check(setting: Setting, files: list[Path], words: list[str], sample: list[str], mapped: Callable) -> int:
+    """Check all text and all scalars with a published vocabulary; return the number of errors."""
     vocabulary, lowercase, strip_accents = setting
     print(f"{vocabulary.parent.name}, lowercase {lowercase}, strip_accents {strip_accents}")
-    start, found, known = time.perf_counter(), Found(), {}
-    compared = mapped(partial(_compared_words, setting), _blocks(words))
+    start, total, known = time.perf_counter(), Comparison(), {}
+    compared = mapped(partial(_compare_words, setting), _blocks(words))
     for block, (each, ids) in zip(_blocks(words), compared, strict=True):
-        found += each
+        total += each
         known.update(zip(block, ids, strict=True))
-    wrong = _report("distinct words", found, start)
+    wrong = _report("distinct words", total, start)
 
     wordpiece = WordPiece.load(vocabulary, TextRules(lowercase, strip_accents))
-    start, found = time.perf_counter(), Found()
+    start, total = time.perf_counter(), Comparison()
     for block in itertools.chain.from_iterable(_blocks(read_lines(path)) for path in files):
-        found += compare_lines(wordpiece, block, known)
-    wrong += _report("all lines, ours against the ids of their words", found, start)
+        total += compare_lines(wordpiece, block, known)
+    wrong += _report("all lines, our ids against those of their words", total, start)
     for what, compared, everything in (
-        ("a sample of whole lines", _compared_lines, sample),
-        ("scalars, in three contexts each", _compared_scalars, SCALARS),
+        ("a sample of whole lines", _compare_whole_lines, sample),
+        ("scalars, in three contexts each", _compare_scalars, SCALARS),
     ):
-        start, found = time.perf_counter(), Found()
+        start, total = time.perf_counter(), Comparison()
         for each in mapped(partial(compared, setting), _blocks(everything)):
-            found += each
-        wrong += _report(what, found, start)
+            total += each
+        wrong += _report(what, total, start)
     return wrong
 
 
-def _prove_alphabets(lowercase: bool, strip_accents: bool, mapped: Callable) -> int:
-    """All scalars, with vocabularies that know every character; how much is wrong."""
+def _check_alphabets(lowercase: bool, strip_accents: bool, mapped: Callable) -> int:
+    """Check all scalars, with vocabularies that contain every character; return the number of errors."""
     print(f"vocabularies of every character, lowercase {lowercase}, strip_accents {strip_accents}")
-    start, found = time.perf_counter(), Found()
+    start, total = time.perf_counter(), Comparison()
     compared = partial(compare_with_an_alphabet, lowercase=lowercase, strip_accents=strip_accents)
     for each in mapped(compared, _blocks(SCALARS)):
-        found += each
-    return _report("scalars, in three contexts each", found, start)
+        total += each
+    return _report("scalars, in three contexts each", total, start)
 
 
-def _report(what: str, found: Found, start: float) -> int:
-    print(f"  {what}: {found}; {_since(start)}", flush=True)
-    for text in found.wrong[:_SHOWN]:
+def _report(what: str, result: Comparison, start: float) -> int:
+    print(f"  {what}: {result}; {_since(start)}", flush=True)
+    for text in result.wrong[:_PRINTED]:
         print(f"    {text}")
-    return len(found.wrong)
+    return len(result.wrong)
 
 
 def _since(start: float) -> str:

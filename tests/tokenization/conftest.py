@@ -1,3 +1,3 @@
-"""Fixtures of this room."""
+"""Fixtures for tests of tokenizers."""
 
 from multilingual_text import sentences  # noqa: F401

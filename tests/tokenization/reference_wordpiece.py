@@ -1,8 +1,8 @@
-"""BERT's tokenization, written again from its rules: plain, slow, a character at a time; and where the rules part.
+"""Plain reference implementation of BERT's tokenization, and a table of differences between its variants.
 
-It shares no code with the package. `Reference` follows one of three sets of `Rules`: google-research/bert's,
-transformers' `BertTokenizerLegacy`'s, and ours, which are those of the `tokenizers` library. `DIFFERENCES` says in
-which words ours may give other ids than those two: words that no row is about must get the same ids from all three.
+Shares no code with the package. `Reference` follows one of three sets of `Rules`: google-research/bert's, those of
+transformers' `BertTokenizerLegacy`, and ours, which are those of the `tokenizers` library. `DIFFERENCES` lists the
+words to which ours may give other ids; all three must give the same ids to words to which no row applies.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ CHINESE = (
     range(0xF900, 0xFB00),
     range(0x2F800, 0x2FA20),
 )
-CHINESE_ELSEWHERE = range(0x2B820, 0x2B920)  # of these, not for `tokenizers`
+CHINESE_ELSEWHERE = range(0x2B820, 0x2B920)  # part of these ranges, but not Chinese for `tokenizers`
 
 
 def _listed(ranges: str) -> frozenset[str]:
-    """The characters of ranges in hexadecimal."""
+    """The characters in a list of hexadecimal ranges."""
     ends = (each.partition("-") for each in ranges.split())
     return frozenset(chr(place) for low, _, high in ends for place in range(int(low, 16), int(high or low, 16) + 1))
 
 
-# Characters that end a word for all three: those that cleaning turns into a space, and white space left to str.split.
-# (Other separators of str.split are controls, which cleaning deletes, joining their neighbours.)
+# Characters that end a word for all three: those that cleaning replaces by a space, and remaining white space, at which
+# str.split splits. (Other separators of str.split are controls, which cleaning deletes, joining their neighbours.)
 SEPARATORS = _listed("9-A D 20 A0 1680 2000-200A 2028-2029 202F 205F 3000")
 _SEPARATED = re.compile(f"[^{''.join(sorted(SEPARATORS))}]+")
 
-# What `tokenizers` knows of Unicode. Categories are those of 8.0: these, which are marks (Mn), punctuation or format
-# characters (Cf) by Unicode 18.0, are not so for it. Python may know fewer of them.
+# Unicode data of `tokenizers`. Its categories are those of 8.0, in which these marks (Mn), punctuation and format
+# characters (Cf) of Unicode 18.0 have another category. Python's data may include fewer of them.
 LATER_CATEGORY = _listed("""
     5C8-5C9 61D 7FD 890-891 897-89F 8CA-8E2 9FD-9FE A76 AFA-AFF B53-B55 C04 C3C C77 C84 D00 D3B-D3C D81 EBA ECE 180F
     1885-1886 1ABF-1AF0 1B4E-1B4F 1B7D-1B7F 1DF6-1DFB 2E43-2E4F 2E52-2E5D 2E60-2E63 A82C A8C5 A8FF A9BD 10D24-10D27
@@ -53,9 +53,9 @@ LATER_CATEGORY = _listed("""
     1CF30-1CF46 1D127-1D128 1D25B-1D25C 1E000-1E006 1E008-1E018 1E01B-1E021 1E023-1E024 1E026-1E02A 1E08F 1E130-1E136
     1E2AE 1E2EC-1E2EF 1E4EC-1E4EF 1E5EE-1E5EF 1E5FF 1E6E3 1E6E6 1E6EE-1E6EF 1E6F5 1E944-1E94A 1E95E-1E95F
 """)
-# These were punctuation and marks in 8.0, and have become something else.
+# Punctuation and marks in 8.0 whose category has changed since
 EARLIER_CATEGORY = {"\u166d": "Po", "\U000111c9": "Po", "\u1734": "Mn", "\U0001171e": "Mn"}
-# Canonical decompositions and combining classes are those of 9.0: these, up to Unicode 18.0, have neither for it.
+# Its canonical decompositions and combining classes are those of 9.0, which lacks these of Unicode 18.0.
 LATER_NORMALIZED = _listed("""
     5C8-5C9 7FD 897-89F 8CA-8D3 9FE C3C D3B-D3C EBA 1715 1ABF-1AF0 1DF6-1DFA A82C 105C9 105E4 10D24-10D27 10D69-10D6D
     10EAB-10EAC 10ECB-10ECF 10EF0-10EFB 10EFD-10EFF 10F46-10F50 10F82-10F85 11070 1133B 11383 11385 1138E 11391 113C5
@@ -64,7 +64,7 @@ LATER_NORMALIZED = _listed("""
     1E130-1E136 1E2AE 1E2EC-1E2EF 1E4EC-1E4EF 1E5EE-1E5EF 1E6E3 1E6E6 1E6EE-1E6EF 1E6F5
 """)
 _LATER_NORMALIZED = re.compile(f"([{''.join(sorted(LATER_NORMALIZED))}])")
-# Lower case is that of 17.0, where a Python may be older.
+# Its lower case is that of 17.0; Python's may be older.
 LATER_CAPITALS = {
     "\u1c89": "\u1c8a",
     "\ua7cb": "\u0264",
@@ -81,12 +81,12 @@ LATER_CAPITALS = {
 
 @dataclass(frozen=True, eq=False)
 class Rules:
-    """The rules by which implementations differ."""
+    """The rules in which the implementations differ."""
 
-    longest_word: int  # in characters; a longer one is [UNK]
+    longest_word: int  # in characters; a longer word is [UNK]
     deleted: frozenset[str]  # categories that cleaning deletes
     composes: bool = False  # NFC, after cleaning
-    as_tokenizers: bool = False  # the data of `tokenizers` in place of Python's, and its smaller range of Chinese
+    as_tokenizers: bool = False  # Unicode data of `tokenizers` instead of Python's, and its smaller range of Chinese
 
 
 GOOGLE = Rules(longest_word=200, deleted=frozenset({"Cc", "Cf"}))
@@ -95,13 +95,13 @@ OURS = Rules(longest_word=200, deleted=frozenset({"Cc", "Cf", "Co"}), as_tokeniz
 
 
 def separated(text: str) -> list[str]:
-    """The parts of a text between white space: the ids of the text are those of its parts, one after the other."""
+    """Split a text at white space; its ids are the concatenated ids of the parts."""
     return _SEPARATED.findall(text)
 
 
 @lru_cache(1 << 18)
 def category(character: str, rules: Rules) -> str:
-    """The general category that an implementation takes a character to have."""
+    """The general category of a character in an implementation's Unicode data."""
     if rules.as_tokenizers and character in EARLIER_CATEGORY:
         return EARLIER_CATEGORY[character]
     if rules.as_tokenizers and character in LATER_CATEGORY:
@@ -110,42 +110,42 @@ def category(character: str, rules: Rules) -> str:
 
 
 def cleaned(text: str, rules: Rules) -> str:
-    """White space made spaces, controls deleted, Chinese characters set apart."""
+    """Replace white space by spaces, delete controls, and put spaces around Chinese characters."""
     text = "".join(_cleaned_character(character, rules) for character in text)
     return unicodedata.normalize("NFC", text) if rules.composes else text
 
 
 @lru_cache(1 << 18)
 def _cleaned_character(character: str, rules: Rules) -> str:
-    found = category(character, rules)
-    if character in "\t\n\r" or found == "Zs":
+    kind = category(character, rules)
+    if character in "\t\n\r" or kind == "Zs":
         return " "
-    if character in "\0\ufffd" or found in rules.deleted:
+    if character in "\0\ufffd" or kind in rules.deleted:
         return ""
     return f" {character} " if _is_chinese(character, rules) else character
 
 
 def lowered(word: str, rules: Rules) -> str:
-    """In lower case; `tokenizers` goes by characters, so that no sigma is a final one."""
+    """Convert to lower case; `tokenizers` does so per character, so a last sigma is not final."""
     if not rules.as_tokenizers:
         return word.lower()
     return "".join(LATER_CAPITALS.get(character) or character.lower() for character in word)
 
 
 def without_accents(word: str, rules: Rules) -> str:
-    """Decomposed, its marks deleted."""
+    """Decompose, and delete marks."""
     decomposed = _decomposed_by_tokenizers(word) if rules.as_tokenizers else unicodedata.normalize("NFD", word)
     return "".join(character for character in decomposed if category(character, rules) != "Mn")
 
 
 def _decomposed_by_tokenizers(word: str) -> str:
-    # Where a character has no decomposition and no combining class, it stands between texts of their own.
+    # A character without decomposition and combining class separates the texts around it.
     parts = _LATER_NORMALIZED.split(word)
     return "".join(part if part in LATER_NORMALIZED else unicodedata.normalize("NFD", part) for part in parts)
 
 
 def cut(word: str, rules: Rules) -> Iterator[str]:
-    """Punctuation apart, a character each; what stands between in one piece, which may be empty."""
+    """Split off each punctuation character; parts between may be empty."""
     between = ""
     for character in word:
         if _is_punctuation(character, rules):
@@ -169,7 +169,7 @@ def _is_chinese(character: str, rules: Rules) -> bool:
 
 
 class Reference:
-    """BasicTokenizer and WordpieceTokenizer in one, over a vocabulary of token -> id."""
+    """BasicTokenizer and WordpieceTokenizer, with a vocabulary of token -> id."""
 
     def __init__(self, vocabulary: Mapping[str, int], lowercase: bool, strip_accents: bool, rules: Rules) -> None:
         self._vocabulary, self._rules = vocabulary, rules
@@ -178,7 +178,7 @@ class Reference:
         self._pieces = lru_cache(1 << 17)(self._matched)
 
     def ids(self, text: str) -> list[int]:
-        """The ids of a text, special tokens aside: what spells one is plain text."""
+        """The ids of a text, without special tokens; their names in text are plain text."""
         return [number for word in self.words(text) for number in self._pieces(word)]
 
     def words(self, text: str) -> list[str]:
@@ -192,7 +192,7 @@ class Reference:
         return without_accents(word, self._rules) if self._strip_accents else word
 
     def _matched(self, word: str) -> tuple[int, ...]:
-        """The longest token that fits from the left, again and again; [UNK] unless all of the word is covered."""
+        """Take the longest matching token from the left, repeatedly; [UNK] if a part of the word has none."""
         unknown = (self._vocabulary["[UNK]"],)
         if len(word) > self._rules.longest_word:
             return unknown
@@ -210,20 +210,20 @@ class Reference:
         return tuple(pieces)
 
 
-LARGEST_EXPANSION = 4  # characters that a character can become in lower case and decomposed
+LARGEST_EXPANSION = 4  # most characters from a single one in lower case and decomposed
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A row of the table: whose ids ours differ from, and in which words (lowercase and strip_accents being given)."""
+    """A row of the table of differences."""
 
     name: str
-    others: tuple[Rules, ...]
-    is_about: Callable[[str, bool, bool], bool]
+    others: tuple[Rules, ...]  # the rules from which ours differ
+    is_about: Callable[[str, bool, bool], bool]  # (word, lowercase, strip_accents) -> whether the row applies
 
 
 def differences(text: str, lowercase: bool, strip_accents: bool, other: Rules) -> list[str]:
-    """The names of the rows that are about this text."""
+    """The names of the rows that apply to a text."""
     words = separated(text)
     rows = [row for row in DIFFERENCES if other in row.others]
     return [row.name for row in rows if any(row.is_about(word, lowercase, strip_accents) for word in words)]
@@ -242,7 +242,7 @@ def _by_google(lowercase: bool, strip_accents: bool) -> Reference:
 
 
 def _is_composed(word: str, lowercase: bool, strip_accents: bool) -> bool:
-    if strip_accents:  # what was composed is decomposed again
+    if strip_accents:  # composed characters are decomposed again
         return False
     fold = str.lower if lowercase else str
     return fold(cleaned(word, TRANSFORMERS)) != fold(cleaned(word, replace(TRANSFORMERS, composes=False)))
@@ -259,7 +259,7 @@ def _has_later_category(word: str, lowercase: bool, strip_accents: bool) -> bool
             continue
         if by_python == "Cf" or (strip_accents and "Mn" in (by_us, by_python)):
             return True
-        if "P" in (by_us[0], by_python[0]) and len(word) > 1:  # alone it is a word either way
+        if "P" in (by_us[0], by_python[0]) and len(word) > 1:  # alone it is a word in both cases
             return True
     return False
 

@@ -1,4 +1,4 @@
-"""Byte-level BPE: the ids are those of transformers and of the algorithm written plainly; nothing is unknown."""
+"""Byte-level BPE gives the ids of transformers and of a plain reference implementation; nothing is unknown."""
 
 import functools
 import itertools
@@ -21,17 +21,17 @@ TEXT = ["the cat sat on the mat; the dog didn't.", "naïve cafés 東京は日�
 
 
 def gpt2_bytes():
-    """Radford et al.'s table, as in their code: printable bytes map to themselves, the others from 256 on."""
-    kept = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    letters = {byte: chr(byte) for byte in kept}
+    """Radford et al.'s table, as in their code: printable bytes map to themselves, others to characters from 256 on."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    letters = {byte: chr(byte) for byte in printable}
     for byte in range(256):
         if byte not in letters:
-            letters[byte] = chr(256 + len(letters) - len(kept))
+            letters[byte] = chr(256 + len(letters) - len(printable))
     return letters
 
 
 class Plain:
-    """Byte-level BPE by the book: cut by GPT-2's expression, merge the best pair until there is none."""
+    """Plain byte-level BPE: split by GPT-2's expression, then merge the best pair until none is left."""
 
     def __init__(self, tokenizer):
         regex = pytest.importorskip("regex", reason="needs the regex package")
@@ -82,7 +82,7 @@ def ids_of(tokenizer, texts):
         st.text(
             st.one_of(
                 st.sampled_from("the's  \t\n東é12.\u3000"),
-                # Without <, for the backend finds special tokens that text spells.
+                # Without <, because the backend recognises special tokens in text.
                 st.characters(exclude_categories=["Cs"], exclude_characters="<"),
             )
         )
@@ -94,7 +94,7 @@ def test_encoding_matches_the_plain_algorithm(small, texts):
     assert ids_of(small, texts) == [encoding.ids for encoding in encodings]
 
 
-@pytest.mark.long  # the suite compares them with transformers
+@pytest.mark.long  # the next test compares them with transformers
 def test_robertas_files_match_the_plain_algorithm(roberta, sentences):
     plain = Plain(roberta)
     assert ids_of(roberta, sentences[::3]) == [plain.encode(text) for text in sentences[::3]]
@@ -108,10 +108,10 @@ def test_robertas_files_match_transformers(roberta, real_data, sentences):
 
 
 def test_trained_model_matches_the_plain_algorithm(sentences):
-    made = train_tokenizer("byte_bpe", count_for("byte_bpe", sentences[::16], AS_IT_IS), 2000, AS_IT_IS)
-    plain = Plain(made)
-    assert made.vocab_size == 2000
-    assert ids_of(made, sentences[::12]) == [plain.encode(text) for text in sentences[::12]]
+    trained = train_tokenizer("byte_bpe", count_for("byte_bpe", sentences[::16], AS_IT_IS), 2000, AS_IT_IS)
+    plain = Plain(trained)
+    assert trained.vocab_size == 2000
+    assert ids_of(trained, sentences[::12]) == [plain.encode(text) for text in sentences[::12]]
 
 
 def test_decoding_restores_the_text(small):
@@ -139,7 +139,7 @@ def test_continuations_follow_visible_words(roberta):
     (ids,) = roberta.encode_sentences(["unbelievably, the antediluvian 東京"])
     starts = [roberta.shown[n] for n in ids.tolist() if not roberta.is_continuation[n]]
     assert starts[0].startswith("un") and starts[1:4] == [",", "the", "an"]
-    assert len(starts) == 6, starts  # each of the two characters, cut in bytes though they are
+    assert len(starts) == 6, starts  # including both Chinese characters, which are split into bytes
 
 
 def test_same_words_give_the_same_bytes(small):
@@ -193,24 +193,22 @@ def test_too_small_vocabulary_is_refused():
 
 def test_text_without_prefix_space_matches_roberta():
     transformers = pytest.importorskip("transformers")
-    made = train_tokenizer("byte_bpe", count_for("byte_bpe", TEXT, AS_IT_IS), 400, AS_IT_IS)
-    bare = ByteLevelBPE(*made.files.values(), TextRules(False, False, prefix_space=False))
-    merges = [tuple(line.split(" ")) for line in made.files["merges.txt"].decode().split("\n")[1:] if line]
-    theirs = transformers.RobertaTokenizer(vocab=json.loads(made.files["vocab.json"]), merges=merges)
+    spaced = train_tokenizer("byte_bpe", count_for("byte_bpe", TEXT, AS_IT_IS), 400, AS_IT_IS)
+    bare = ByteLevelBPE(*spaced.files.values(), BARE)
+    merges = [tuple(line.split(" ")) for line in spaced.files["merges.txt"].decode().split("\n")[1:] if line]
+    theirs = transformers.RobertaTokenizer(vocab=json.loads(spaced.files["vocab.json"]), merges=merges)
     texts = [*TEXT[:3], " the cat", "the  cat ", "\tthe", "", "cat"]
     assert [ids.tolist() for ids in bare.encode_sentences(texts)] == theirs(texts, add_special_tokens=False)[
         "input_ids"
     ]
-    assert bare.encode_sentences(["cat"])[0].tolist() != made.encode_sentences(["cat"])[0].tolist()
+    assert bare.encode_sentences(["cat"])[0].tolist() != spaced.encode_sentences(["cat"])[0].tolist()
     assert bare.decode(bare.encode_sentences([" the cat"])[0]) == " the cat"
-    assert bare.fingerprint != made.fingerprint
+    assert bare.fingerprint != spaced.fingerprint
 
 
 def test_other_kinds_refuse_prefix_space():
     with pytest.raises(ValueError, match=r"data\.prefix_space=False.*the option is for byte-level BPE"):
-        train_tokenizer(
-            "unigram", count_for("unigram", TEXT, AS_IT_IS), 120, TextRules(False, False, prefix_space=False)
-        )
+        train_tokenizer("unigram", count_for("unigram", TEXT, AS_IT_IS), 120, BARE)
 
 
 def test_offsets_of_long_chunks_are_not_cached(small):
@@ -234,7 +232,7 @@ def test_offsets_of_long_chunks_are_not_cached(small):
     )
 )
 def test_running_sentences_encode_like_the_whole_text(small, sentences):
-    """As the sentences joined by one space; and each token has its characters."""
+    """Sentences encode like their text joined by single spaces, and tokens have the same offsets."""
     bare = [number == 0 for number in range(len(sentences))]
     text = " ".join(sentences)
     assert small.encode_running(sentences, bare)[0].tolist() == small.backend.encode(text, add_special_tokens=False).ids
@@ -251,10 +249,11 @@ def test_running_sentences_encode_like_the_whole_text(small, sentences):
 
 def test_bare_matters_only_without_prefix_space(small):
     sentences, bare = ["the cat", "the\0 cat", "\0", "the  cat", "the cat"], [number == 3 for number in range(5)]
-    made = ByteLevelBPE(*small.files.values(), BARE)
-    ids, lengths = made.encode_running(sentences, bare)
+    without_prefix = ByteLevelBPE(*small.files.values(), BARE)
+    ids, lengths = without_prefix.encode_running(sentences, bare)
     alone = [" the cat", " the cat", "", "the  cat", " the cat"]  # no space is added to a sentence without text
-    assert [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])] == ids_of(made, alone)
+    assert [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])] == ids_of(without_prefix, alone)
     for tokenizer in (small, train_tokenizer("unigram", count_for("unigram", TEXT, AS_IT_IS), 120, AS_IT_IS)):
-        for found, expected in zip(tokenizer.encode_running(sentences, bare), tokenizer.encode(sentences), strict=True):
-            assert found.tolist() == expected.tolist()
+        pairs = zip(tokenizer.encode_running(sentences, bare), tokenizer.encode(sentences), strict=True)
+        for running, expected in pairs:
+            assert running.tolist() == expected.tolist()

@@ -1,4 +1,4 @@
-"""The entity map: it applies to whole words that would be [UNK], here and in exports, and is stored."""
+"""The entity map applies to whole words that would be [UNK], also in exports, and is stored."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 TOKENS = [*SPECIAL_TOKENS, *"abc.,", "##a", "##b", "##1", "curie", "ENTITY", "北京", "ab", "-"]
 MAP = "Zédé\tcurie\nabc\tENTITY\nαβγ\tcurie\n龘\t北京\nab\tENTITY\nzz\tENTITY\n".encode()
 RULES = {mode: TextRules(True, True, mode) for mode in ("words", "characters")}
-MADE = {mode: WordPiece(TOKENS, rules, entities=MAP) for mode, rules in RULES.items()}
+TOKENIZERS = {mode: WordPiece(TOKENS, rules, entities=MAP) for mode, rules in RULES.items()}
 
 
-def spelled(tokenizer: WordPiece, text: str) -> list[str]:
+def tokens_of(tokenizer: WordPiece, text: str) -> list[str]:
     return [tokenizer.tokens[number] for number in tokenizer.encode([text])[0]]
 
 
 @pytest.mark.parametrize("mode", RULES)
 def test_map_applies_just_before_unk(mode: str) -> None:
-    made = MADE[mode]
-    assert spelled(made, "ab aba") == ["ab", "ab", "##a"], "pieces of the vocabulary come first"
-    assert spelled(made, "curie entity") == ["curie", *["[UNK]"] * (1 if mode == "words" else 6)]
-    assert spelled(made, "zede ZÉDÉ abc,αβγ.") == ["curie", "curie", "ENTITY", ",", "curie", "."]
-    assert spelled(made, "a龘b 北") == ["a", "北京", "b", "[UNK]"]
-    assert "curie" not in spelled(made, "zedes xzede αβγαβγ"), "whole words alone"
-    assert set(made.entities) == {"zede", "abc", "αβγ", "龘", "zz"}, "ab is in the vocabulary"
-    assert spelled(WordPiece(TOKENS, RULES[mode]), "zede") != ["curie"]
+    tokenizer = TOKENIZERS[mode]
+    assert tokens_of(tokenizer, "ab aba") == ["ab", "ab", "##a"], "pieces of the vocabulary come first"
+    assert tokens_of(tokenizer, "curie entity") == ["curie", *["[UNK]"] * (1 if mode == "words" else 6)]
+    assert tokens_of(tokenizer, "zede ZÉDÉ abc,αβγ.") == ["curie", "curie", "ENTITY", ",", "curie", "."]
+    assert tokens_of(tokenizer, "a龘b 北") == ["a", "北京", "b", "[UNK]"]
+    assert "curie" not in tokens_of(tokenizer, "zedes xzede αβγαβγ"), "only whole words"
+    assert set(tokenizer.entities) == {"zede", "abc", "αβγ", "龘", "zz"}, "ab is in the vocabulary"
+    assert tokens_of(WordPiece(TOKENS, RULES[mode]), "zede") != ["curie"]
 
 
 @pytest.mark.parametrize("mode", RULES)
@@ -65,15 +65,15 @@ def test_map_applies_just_before_unk(mode: str) -> None:
     )
 )
 def test_exported_tokenizer_gives_the_same_ids(mode: str, parts: list[str]) -> None:
-    text, made = "".join(parts), MADE[mode]
-    assert made.encode([text])[0].tolist() == made.backend.encode(text, add_special_tokens=False).ids
+    text, tokenizer = "".join(parts), TOKENIZERS[mode]
+    assert tokenizer.encode([text])[0].tolist() == tokenizer.backend.encode(text, add_special_tokens=False).ids
 
 
 def test_map_is_part_of_the_tokenizer() -> None:
-    made, plain = MADE["words"], WordPiece(TOKENS, RULES["words"])
+    mapped, plain = TOKENIZERS["words"], WordPiece(TOKENS, RULES["words"])
     other = WordPiece(TOKENS, RULES["words"], entities=MAP + b"qq\tcurie\n")
-    assert len({made.fingerprint, plain.fingerprint, other.fingerprint}) == 3
-    assert plain.files.keys() == {"vocab.txt"} and made.files.keys() == {"vocab.txt", FILE}
+    assert len({mapped.fingerprint, plain.fingerprint, other.fingerprint}) == 3
+    assert plain.files.keys() == {"vocab.txt"} and mapped.files.keys() == {"vocab.txt", FILE}
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_map_is_part_of_the_tokenizer() -> None:
     ],
 )
 def test_bad_map_is_refused(content: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / "vocab.txt").write_bytes(MADE["words"].files["vocab.txt"])
+    (tmp_path / "vocab.txt").write_bytes(TOKENIZERS["words"].files["vocab.txt"])
     (tmp_path / "map.tsv").write_text(content, encoding="utf-8")
     (tmp_path / "text.txt").write_text("a b c.\n")
     data = DataConfig(
@@ -104,7 +104,7 @@ def test_bad_map_is_refused(content: str, message: str, tmp_path: Path) -> None:
 
 
 def test_map_is_stored_with_store_run_and_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "vocab.txt").write_bytes(MADE["words"].files["vocab.txt"])
+    (tmp_path / "vocab.txt").write_bytes(TOKENIZERS["words"].files["vocab.txt"])
     (tmp_path / "map.tsv").write_bytes(MAP)
     rng = np.random.default_rng(0)
     words = rng.choice(["a", "b", "zede", "abc", "other"], (60, 12))
@@ -122,22 +122,22 @@ def test_map_is_stored_with_store_run_and_export(tmp_path: Path, capsys: pytest.
     with pytest.warns(UserWarning, match=r"are \[UNK\]"):
         store = TokenStore.open(prepare(data))
     tokenizer = store.tokenizer()
-    assert tokenizer.fingerprint == MADE["words"].fingerprint
+    assert tokenizer.fingerprint == TOKENIZERS["words"].fingerprint
     view = store.split("train")
     ids = view.tokens(np.array([0]), np.array([view.num_tokens]))
     names = np.array(TOKENS)[ids]
     for word, token in (("zede", "curie"), ("abc", "ENTITY"), ("other", "[UNK]")):
         assert abs(np.count_nonzero(names == token) / view.num_tokens - np.mean(words == word)) < 0.05, word
     assert main(["inspect", str(store.path)]) == 0
-    counted = np.count_nonzero((names == "curie") | (names == "ENTITY"))
-    assert f"{counted:,}" in next(line for line in capsys.readouterr().out.splitlines() if "of the entity map" in line)
+    entities = np.count_nonzero((names == "curie") | (names == "ENTITY"))
+    assert f"{entities:,}" in next(line for line in capsys.readouterr().out.splitlines() if "of the entity map" in line)
     run = tmp_path / "run"
     run.mkdir()
     describe_run(Config(run_dir=str(run), data=data), tokenizer)
     assert load_tokenizer(run, TextRules.of(data)).fingerprint == tokenizer.fingerprint
     plain = WordPiece(TOKENS, RULES["words"])
     describe_run(Config(run_dir=str(run), data=replace(data, entity_map="")), plain)
-    assert load_tokenizer(run, TextRules.of(data)).fingerprint == plain.fingerprint, "the map of before is removed"
+    assert load_tokenizer(run, TextRules.of(data)).fingerprint == plain.fingerprint, "the earlier map remains"
     folder = tmp_path / "exported"
     folder.mkdir()
     for name, content in tokenizer_texts(tokenizer, 64, "bert").items():

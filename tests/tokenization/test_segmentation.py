@@ -1,4 +1,4 @@
-"""Chinese words: ids do not change, and characters in one word of the segmenter continue it."""
+"""Segmentation of Chinese: ids do not change, and the characters of a word continue it."""
 
 import lzma
 import sys
@@ -21,7 +21,7 @@ WORDPIECE = WordPiece(TOKENS, TextRules(True, True))
 
 
 def by_length(*lengths):
-    """A segmenter that cuts words of these lengths, again and again."""
+    """A segmenter that cuts words of these lengths, repeatedly."""
 
     def segment(text):
         place, n = 0, 0
@@ -34,13 +34,13 @@ def by_length(*lengths):
 
 def marked(text, segment):
     ids, _, continues = encode_words(WORDPIECE, [text], segment)
-    return [("+" if goes_on else "") + TOKENS[n] for n, goes_on in zip(ids, continues, strict=True)]
+    return [("+" if is_inside else "") + TOKENS[n] for n, is_inside in zip(ids, continues, strict=True)]
 
 
 def test_characters_of_a_word_continue_it():
     assert marked("北京大学的", by_length(2, 2, 1)) == ["北", "+京", "大", "+学", "的"]
     assert marked("abc北京 大学", by_length(3, 2, 1, 2)) == ["a", "+##b", "+##c", "北", "+京", "大", "+学"]
-    # An unknown character is a character; a word that reaches over a sign or a space is cut there.
+    # Unknown characters are joined too; punctuation and spaces end a word.
     assert marked("龘京，大学", by_length(5)) == ["[UNK]", "+京", "，", "大", "+学"]
     assert marked("北 京ab", by_length(5)) == ["北", "京", "a", "+##b"]
 
@@ -99,7 +99,7 @@ def test_real_chinese_is_masked_in_whole_words(real_data, tmp_path):
         for run in runs:
             spelled_run = "".join(tokenizer.tokens[original[place]] for place in run)
             hidden_parts += spelled_run in of_word
-    assert hidden_parts > 300  # with single characters hidden there would hardly be one
+    assert hidden_parts > 300  # masking of single characters would rarely give whole words
 
 
 def test_unsegmentable_vocabulary_is_refused(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""SentencePiece: the ids match the sentencepiece library and transformers; unsupported models are refused."""
+"""SentencePiece gives the ids of the sentencepiece library and of transformers; unsupported models are refused."""
 
 import io
 
@@ -62,9 +62,9 @@ def test_encoding_matches_the_library(small, texts):
 
 @pytest.mark.parametrize("kind", [pytest.param("unigram", marks=pytest.mark.long), "bpe"])
 def test_trained_model_matches_the_library(sentences, kind):
-    made = train_tokenizer(kind, count_for(kind, sentences[::2], AS_IT_IS), 8000, AS_IT_IS)
-    assert made.vocab_size == 8000
-    assert ids_of(made, sentences[1::4]) == library(made).encode(sentences[1::4])
+    trained = train_tokenizer(kind, count_for(kind, sentences[::2], AS_IT_IS), 8000, AS_IT_IS)
+    assert trained.vocab_size == 8000
+    assert ids_of(trained, sentences[1::4]) == library(trained).encode(sentences[1::4])
 
 
 def test_alberts_model_matches_the_library(real_data, sentences):
@@ -76,7 +76,7 @@ def test_alberts_model_matches_the_library(real_data, sentences):
     ours, theirs = ids_of(albert, sentences), processor.encode(sentences)
     different = [(a, b) for a, b in zip(ours, theirs, strict=True) if a != b]
     assert len(different) <= len(sentences) / 2000
-    for a, b in different:  # two ways of equal worth, as far as 32 bits can tell
+    for a, b in different:  # two segmentations whose scores are equal within the precision of 32 bits
         assert processor.decode(a) == processor.decode(b)
         assert abs(score[a].sum() - score[b].sum()) < 2**-23 * abs(score[b].sum()) * len(b)
 
@@ -86,7 +86,7 @@ def test_alberts_model_matches_transformers(real_data, sentences, uncased):
     transformers = pytest.importorskip("transformers", reason="needs transformers")
     folder = real_data / "vocab" / "albert-base-v1"
     ours = load_tokenizer(folder, TextRules(uncased, uncased))
-    # Put together from the model's pieces: its from_pretrained, against the library, drops the space before ( ) " - .
+    # Built from the model's pieces, because from_pretrained, unlike the library, drops the space before ( ) " - .
     theirs = transformers.AlbertTokenizer(
         vocab=[(piece.piece, piece.score) for piece in model_of(ours).pieces],
         _spm_precompiled_charsmap=model_of(ours).normalizer_spec.precompiled_charsmap,
@@ -95,7 +95,7 @@ def test_alberts_model_matches_transformers(real_data, sentences, uncased):
     )
     texts = [text for text in sentences if "''" not in text and "``" not in text]
     assert len(texts) > 0.99 * len(sentences)
-    texts = texts[::9]  # the library has half of them, above
+    texts = texts[::9]  # the test above compares half of them with the library
     assert ids_of(ours, texts) == theirs(texts, add_special_tokens=False, verbose=False)["input_ids"]
 
 
@@ -106,20 +106,20 @@ def test_text_cannot_forge_a_special_token(small):
 
 
 def user_defined(kind, symbols):
-    """A model as others train them, with symbols of their own."""
-    written = io.BytesIO()
+    """Train a model with user-defined symbols."""
+    output = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(TEXT), model_writer=written, model_type=kind, vocab_size=90, hard_vocab_limit=False,
+        sentence_iterator=iter(TEXT), model_writer=output, model_type=kind, vocab_size=90, hard_vocab_limit=False,
         pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, user_defined_symbols=symbols, minloglevel=2,
     )  # fmt: skip
-    return written.getvalue()
+    return output.getvalue()
 
 
 def test_user_defined_special_tokens_are_not_in_text():
-    made = SentencePiece(user_defined("unigram", ["[CLS]", "[SEP]", "[MASK]", "<nl>"]), AS_IT_IS)
-    assert made.surfaces[made.mask_id] == b"" and made.mask_id not in made.encode(["the [MASK] cat"])[0]
-    assert made.tokens.index("<nl>") in made.encode(["the <nl> cat"])[0]
-    assert ids_of(made, ["a cat <nl> b"]) == library(made).encode(["a cat <nl> b"])
+    model = SentencePiece(user_defined("unigram", ["[CLS]", "[SEP]", "[MASK]", "<nl>"]), AS_IT_IS)
+    assert model.surfaces[model.mask_id] == b"" and model.mask_id not in model.encode(["the [MASK] cat"])[0]
+    assert model.tokens.index("<nl>") in model.encode(["the <nl> cat"])[0]
+    assert ids_of(model, ["a cat <nl> b"]) == library(model).encode(["a cat <nl> b"])
     with pytest.raises(ValueError, match=r"a BPE model with user-defined symbols is unsupported"):
         SentencePiece(user_defined("bpe", ["[CLS]", "[SEP]", "[MASK]", "<nl>"]), AS_IT_IS)
 
@@ -144,14 +144,14 @@ def test_continuations_follow_visible_words(real_data):
     albert = load_tokenizer(real_data / "vocab" / "albert-base-v1", AS_IT_IS)
     (ids,) = albert.encode_sentences(["unbelievably, the antediluvian's 12th-century"])
     continues = albert.is_continuation[ids]
-    words, so_far = [], b""
-    for number, goes_on in zip(ids.tolist(), continues.tolist(), strict=True):
-        if not goes_on and so_far:
-            words.append(so_far.decode())
-            so_far = b""
-        so_far += albert.surfaces[number]
-    # A sign is a word, and what follows it without a space continues with it, as "##" pieces would not.
-    assert [*words, so_far.decode()] == ["unbelievably", ",", "the", "antediluvian", "'s", "12th", "-century"]
+    words, word = [], b""
+    for number, is_inside in zip(ids.tolist(), continues.tolist(), strict=True):
+        if not is_inside and word:
+            words.append(word.decode())
+            word = b""
+        word += albert.surfaces[number]
+    # Punctuation begins a word, and text that follows it without a space continues it, unlike with WordPiece.
+    assert [*words, word.decode()] == ["unbelievably", ",", "the", "antediluvian", "'s", "12th", "-century"]
 
 
 def test_every_piece_of_an_unspaced_script_is_a_word(small):

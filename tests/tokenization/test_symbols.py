@@ -1,4 +1,4 @@
-"""Vocabularies of symbols: alphabets given and found, ESM-2's ids, and the table of letters against the artefact."""
+"""Vocabularies of symbols: named and trained alphabets, ESM-2's ids, and the letter table against the artefact."""
 
 import json
 import random
@@ -14,7 +14,8 @@ from bertjax.tokenization.training import count_for, parse_kind, train_tokenizer
 RULES = TextRules(lowercase=False, strip_accents=False)
 
 
-def given(written: str) -> Tokenizer:
+def make(written: str) -> Tokenizer:
+    """Make the tokenizer of a `data.tokenizer` that needs no training."""
     kind, argument = parse_kind(written)
     tokenizer = kind.given(argument)
     assert tokenizer is not None
@@ -24,7 +25,7 @@ def given(written: str) -> Tokenizer:
 def test_esm2_has_the_ids_of_transformers(tmp_path):
     from transformers import EsmTokenizer
 
-    ours = given("characters:esm2")
+    ours = make("characters:esm2")
     (tmp_path / "vocab.txt").write_text("\n".join(ours.tokens))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "EsmTokenizer"}))
     theirs, imported = EsmTokenizer.from_pretrained(tmp_path), read_folder(tmp_path)
@@ -33,12 +34,12 @@ def test_esm2_has_the_ids_of_transformers(tmp_path):
     for text in ("MKTLLXBZUO-.", "M<mask>K", "MK T"):
         assert theirs(text)["input_ids"] == ours.backend.encode(text).ids == imported.backend.encode(text).ids
     assert theirs("MKjlTé")["input_ids"] == imported.backend.encode("MKjlTé").ids  # a run of letters is one [UNK]
-    assert ours.encode(["MKjlT"])[0].tolist() == [20, 15, 3, 3, 11]  # and here each letter is one
+    assert ours.encode(["MKjlT"])[0].tolist() == [20, 15, 3, 3, 11]  # here each letter is one [UNK]
 
 
 def test_table_encodes_like_the_artefact():
     draw = random.Random(0)
-    for ours in (given("characters:esm2"), given("characters:ACGTé\U0001f9ec")):
+    for ours in (make("characters:esm2"), make("characters:ACGTé\U0001f9ec")):
         letters = [*"ACGTLXacgt*-é\U0001f9ec \t\r\n"]
         texts = ["".join(draw.choices(letters, k=size)) for size in (0, 1, 30, 200)] + ["ACGT", " ", ""]
         ids, lengths = ours.encode(texts)
@@ -54,7 +55,7 @@ def test_table_encodes_like_the_artefact():
 
 
 def test_files_give_the_same_tokenizer(tmp_path):
-    ours = given("characters:esm2")
+    ours = make("characters:esm2")
     for name, content in ours.files.items():
         (tmp_path / name).write_bytes(content)
     again = load_tokenizer(tmp_path, TextRules(True, True))
@@ -65,8 +66,8 @@ def test_files_give_the_same_tokenizer(tmp_path):
 
 def test_trained_alphabet_has_the_letters_of_the_text():
     counts = count_for("characters", ["TTAC A", "TAxx"], RULES)
-    made = train_tokenizer("characters", counts, 100, RULES)
-    assert made.tokens == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "A", "C", "T", "x"]
+    trained = train_tokenizer("characters", counts, 100, RULES)
+    assert trained.tokens == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "A", "C", "T", "x"]
     assert train_tokenizer("characters", counts, 7, RULES).tokens[5:] == ["A", "T"]  # the most frequent
     with pytest.raises(ValueError, match=r"data\.vocab_size=5 is too small: there are 5 special tokens and 4 symbols"):
         train_tokenizer("characters", counts, 5, RULES)
@@ -77,7 +78,7 @@ def tokens_of(tokenizer: Tokenizer, text: str) -> list[str]:
 
 
 def test_kmers_leave_remaining_letters_as_tokens():
-    ours = given("kmers:3")
+    ours = make("kmers:3")
     assert ours.vocab_size == 5 + 64 + 5
     assert tokens_of(ours, "ACGTAC GT") == ["ACG", "TAC", "G", "T"]
     assert tokens_of(ours, "ACNGTAT*C") == ["A", "C", "N", "GTA", "T", "[UNK]", "C"]
@@ -86,8 +87,8 @@ def test_kmers_leave_remaining_letters_as_tokens():
 
 
 def test_overlapping_kmers_match_spaced_kmers():
-    ours, draw = given("kmers:4:1"), random.Random(1)
-    assert ours.vocab_size == 5 + 256 and given("kmers:4:4").vocab_size == given("kmers:4").vocab_size
+    ours, draw = make("kmers:4:1"), random.Random(1)
+    assert ours.vocab_size == 5 + 256 and make("kmers:4:4").vocab_size == make("kmers:4").vocab_size
     texts = ["".join(draw.choices("ACGTACGTN\n", k=size)) for size in (0, 1, 3, 4, 5, 50)]
     ids, lengths = ours.encode(texts)
     expected = []
@@ -103,9 +104,9 @@ def test_smiles_are_split_into_atoms_and_bonds():
     text = "CC(=O)Nc1ccc(Cl)c[nH]1.Br[C@@H](F)%12C#N"
     counts = count_for("regex:smiles", [text], RULES)
     ours = train_tokenizer("regex:smiles", counts, 100, RULES)
-    cut = ["C", "C", "(", "=", "O", ")", "N", "c", "1", "c", "c", "c", "(", "Cl", ")", "c", "[nH]", "1", "."]
-    cut += ["Br", "[C@@H]", "(", "F", ")", "%12", "C", "#", "N"]
-    assert tokens_of(ours, text) == cut and ours.tokens[5:] == sorted({*cut})
+    symbols = ["C", "C", "(", "=", "O", ")", "N", "c", "1", "c", "c", "c", "(", "Cl", ")", "c", "[nH]", "1", "."]
+    symbols += ["Br", "[C@@H]", "(", "F", ")", "%12", "C", "#", "N"]
+    assert tokens_of(ours, text) == symbols and ours.tokens[5:] == sorted({*symbols})
     assert tokens_of(ours, "C[Na+]") == ["C", "[UNK]"] and ours.decode(ours.encode([text])[0]) == text
     codons = train_tokenizer("regex:[ACGU]{3}", count_for("regex:[ACGU]{3}", ["ACGUUUAC"], RULES), 100, RULES)
     assert tokens_of(codons, "ACGUUUAC") == ["ACG", "UUU", "AC"]
@@ -118,8 +119,8 @@ def test_sequence_bpe_has_no_word_borders(tmp_path):
     ours = train_tokenizer("sequence_bpe", counts, 40, RULES)
     assert ours.vocab_size == 40 and ours.kind == "symbols" and not ours.is_continuation.any()
     assert any("GATTACA" in token for token in ours.tokens)
-    spelled = tokens_of(ours, texts[0])
-    assert "".join(spelled) == texts[0] and len(spelled) < len(texts[0]) / 3
+    tokens = tokens_of(ours, texts[0])
+    assert "".join(tokens) == texts[0] and len(tokens) < len(texts[0]) / 3
     assert tokens_of(ours, "GAT TACA") == tokens_of(ours, "GAT") + tokens_of(ours, "TACA")
     assert ours.decode(ours.encode([texts[0]])[0]) == texts[0]
     for name, content in ours.files.items():

@@ -1,4 +1,4 @@
-"""The words that train a vocabulary: the most frequent ones within a budget, in any order."""
+"""Selection of the words that train a vocabulary: the most frequent ones within a budget."""
 
 from dataclasses import replace
 
@@ -17,26 +17,26 @@ def test_spaced_words_are_split_at_white_space():
 
 @given(st.dictionaries(st.text("ab東é", min_size=1, max_size=6), st.integers(1, 4)), st.integers(0, 60))
 def test_most_frequent_words_fit_the_budget(counts, budget):
-    kept = most_frequent(counts, budget)
-    assert kept.items() <= counts.items()
-    size = sum(len(word.encode()) for word in kept)
+    selected = most_frequent(counts, budget)
+    assert selected.items() <= counts.items()
+    size = sum(len(word.encode()) for word in selected)
     assert size <= budget
-    left = {word: count for word, count in counts.items() if word not in kept}
-    assert all(min(kept.values(), default=9) >= count for count in left.values())
-    if left:
-        assert any(size + len(word.encode()) > budget for word in left)
-    assert most_frequent(dict(reversed(list(counts.items()))), budget) == kept
+    others = {word: count for word, count in counts.items() if word not in selected}
+    assert all(min(selected.values(), default=9) >= count for count in others.values())
+    if others:
+        assert any(size + len(word.encode()) > budget for word in others)
+    assert most_frequent(dict(reversed(list(counts.items()))), budget) == selected
 
 
 def test_words_seen_once_are_sampled_fairly():
     counts = dict.fromkeys((f"{n:05}" for n in range(10_000)), 1)
-    kept = [int(word) for word in most_frequent(counts, 5 * 1000)]
-    assert len(kept) == 1000 and 4700 < sum(kept) / len(kept) < 5300
+    numbers = [int(word) for word in most_frequent(counts, 5 * 1000)]
+    assert len(numbers) == 1000 and 4700 < sum(numbers) / len(numbers) < 5300
 
 
 @pytest.mark.parametrize("kind", [name for name, kind in training.KINDS.own.items() if kind.is_prose])
 def test_every_kind_is_trained_within_its_budget(kind, monkeypatch):
-    """Of text without spaces nearly every "word" is another one, of up to hundreds of characters."""
+    """In text without spaces, nearly all "words" are distinct, and have up to hundreds of characters."""
     counts, rules = {f"{'ab' * (n % 7 + 1)}{n:05}": 1 + n % 3 for n in range(3_000)}, TextRules(False, False)
     few = most_frequent(counts, 9_000)
     assert len(few) < len(counts) / 2

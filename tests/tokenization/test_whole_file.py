@@ -1,4 +1,4 @@
-"""A tokenizer.json alone, as ModernBERT's: the ids are the library's, and nothing in text is a special token."""
+"""A single tokenizer.json, as ModernBERT's, gives the library's ids, except that special tokens in text are text."""
 
 from __future__ import annotations
 
@@ -23,84 +23,86 @@ TEXT = ["the cat sat on the mat; the dog didn't.", "naïve cafés 東京", "a (b
 
 
 def published() -> bytes:
-    """In the manner of ModernBERT's: NFC, runs of spaces as added tokens, special and unused ones behind the pieces."""
-    made = train_tokenizer("byte_bpe", count_for("byte_bpe", TEXT, RULES), 330, RULES)
-    about = json.loads(made.backend.to_str())
-    about["normalizer"] = {"type": "NFC"}
-    how = {"single_word": False, "lstrip": False, "rstrip": False}
-    first = made.vocab_size
+    """A file like ModernBERT's: NFC, runs of spaces as added tokens, special and unused tokens after the pieces."""
+    trained = train_tokenizer("byte_bpe", count_for("byte_bpe", TEXT, RULES), 330, RULES)
+    document = json.loads(trained.backend.to_str())
+    document["normalizer"] = {"type": "NFC"}
+    flags = {"single_word": False, "lstrip": False, "rstrip": False}
+    first = trained.vocab_size
     for number, content in enumerate(("  ", "    ", "|||EMAIL|||")):
-        about["added_tokens"].append(
-            {"id": first + number, "content": content, "normalized": True, "special": False, **how}
+        document["added_tokens"].append(
+            {"id": first + number, "content": content, "normalized": True, "special": False, **flags}
         )
-    about["added_tokens"].append({"id": first + 3, "content": "[unused0]", "normalized": False, "special": True, **how})
-    return json.dumps(about).encode()
+    document["added_tokens"].append(
+        {"id": first + 3, "content": "[unused0]", "normalized": False, "special": True, **flags}
+    )
+    return json.dumps(document).encode()
 
 
 FILE = published()
 TOKENIZER = make_tokenizer(FILE, {}, "tokenizer.json")
 
 
-def of_library() -> tokenizers.Tokenizer:
-    """The library on the same file, where a special token in text is text."""
-    about = json.loads(FILE)
-    about["added_tokens"] = [token for token in about["added_tokens"] if token["content"] not in ROLES]
-    return tokenizers.Tokenizer.from_str(json.dumps(about | {"post_processor": None}))
+def make_library() -> tokenizers.Tokenizer:
+    """The library's tokenizer of the same file, but with special tokens in text as text."""
+    document = json.loads(FILE)
+    document["added_tokens"] = [token for token in document["added_tokens"] if token["content"] not in ROLES]
+    return tokenizers.Tokenizer.from_str(json.dumps(document | {"post_processor": None}))
 
 
-LIBRARY = of_library()
+LIBRARY = make_library()
 
 
 LETTERS = st.one_of(
     st.sampled_from("the's  \t東é\u0301|EMAIL[CLS]"),
-    st.characters(exclude_categories=["Cs"], exclude_characters="\0"),  # which every tokenizer here drops
+    st.characters(exclude_categories=["Cs"], exclude_characters="\0"),  # NUL is always dropped
 )
 
 
 @settings(max_examples=200)
 @given(st.lists(st.text(LETTERS)))
 def test_ids_match_the_library(texts: list[str]) -> None:
-    found = [ids.tolist() for ids in TOKENIZER.encode_sentences(texts)]
-    assert found == [LIBRARY.encode(text, add_special_tokens=False).ids for text in texts]
+    ours = [ids.tolist() for ids in TOKENIZER.encode_sentences(texts)]
+    assert ours == [LIBRARY.encode(text, add_special_tokens=False).ids for text in texts]
 
 
-HOW = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
+PLAIN_TOKEN = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
 CITIES = ["the cat in New York sat", "New York", "a New  York b", "the dog saw New York the cat the dog", " the cat"]
 
 
-def with_tokens(about: dict, *tokens: dict) -> dict:
-    """The file with further tokens behind the others."""
-    first = tokenizers.Tokenizer.from_str(json.dumps(about)).get_vocab_size()
-    return about | {
-        "added_tokens": about["added_tokens"] + [HOW | {"id": first + n} | token for n, token in enumerate(tokens)]
-    }
+def with_tokens(document: dict, *tokens: dict) -> dict:
+    """Append added tokens to a file."""
+    first = tokenizers.Tokenizer.from_str(json.dumps(document)).get_vocab_size()
+    added = [PLAIN_TOKEN | {"id": first + n} | token for n, token in enumerate(tokens)]
+    return document | {"added_tokens": document["added_tokens"] + added}
 
 
-def require_the_librarys_ids(about: dict, texts: list[str]) -> None:
-    library = tokenizers.Tokenizer.from_str(json.dumps(about))
-    found = make_tokenizer(json.dumps(about).encode(), {}, "tokenizer.json").encode_sentences(texts)
-    assert [ids.tolist() for ids in found] == [library.encode(text, add_special_tokens=False).ids for text in texts]
+def require_the_librarys_ids(document: dict, texts: list[str]) -> None:
+    library = tokenizers.Tokenizer.from_str(json.dumps(document))
+    ours = make_tokenizer(json.dumps(document).encode(), {}, "tokenizer.json").encode_sentences(texts)
+    assert [ids.tolist() for ids in ours] == [library.encode(text, add_special_tokens=False).ids for text in texts]
 
 
 def test_added_tokens_after_special_ones_keep_ids() -> None:
-    """As ModernBERT's file has them: the unused ones are not special."""
+    """As in ModernBERT's file, whose unused tokens are not special."""
     unused = [{"content": f"[unused{n}]"} for n in range(1, 6)]
-    about = with_tokens(json.loads(FILE), *unused)
-    require_the_librarys_ids(about, ["the [unused4] sat", "[unused1][unused5] cat", "the  cat |||EMAIL|||", *TEXT[:4]])
+    document = with_tokens(json.loads(FILE), *unused)
+    texts = ["the [unused4] sat", "[unused1][unused5] cat", "the  cat |||EMAIL|||", *TEXT[:4]]
+    require_the_librarys_ids(document, texts)
 
 
 def test_running_sentences_match_the_library() -> None:
     sentences = ["the cat", "the  dog |||EMAIL||| sat.", "|||EMAIL||| the cat", "\u0301x", "東京 the"]
     bare = [True, False, False, True, False]
     texts = [" ".join(sentences[:3]), " ".join(sentences[3:])]
-    for about in (json.loads(FILE), with_tokens(json.loads(FILE), {"content": "dog"})):  # cut at spaces, and whole
-        library = tokenizers.Tokenizer.from_str(json.dumps(about))
-        found, _ = make_tokenizer(json.dumps(about).encode(), {}, "tokenizer.json").encode_running(sentences, bare)
-        assert found.tolist() == [n for text in texts for n in library.encode(text, add_special_tokens=False).ids]
+    for document in (json.loads(FILE), with_tokens(json.loads(FILE), {"content": "dog"})):  # cut at spaces, and uncut
+        library = tokenizers.Tokenizer.from_str(json.dumps(document))
+        ids, _ = make_tokenizer(json.dumps(document).encode(), {}, "tokenizer.json").encode_running(sentences, bare)
+        assert ids.tolist() == [n for text in texts for n in library.encode(text, add_special_tokens=False).ids]
 
 
-def over_spaces() -> dict:
-    """A file whose merges reach over spaces, trained without cutting text."""
+def merged_across_spaces() -> dict:
+    """A file with merges across spaces, because its training did not split text."""
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     names = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
@@ -113,18 +115,19 @@ def over_spaces() -> dict:
 
 
 def test_context_dependent_files_are_not_cut() -> None:
-    about = json.loads(FILE)
-    require_the_librarys_ids(about | {"normalizer": {"type": "Strip", "strip_left": True, "strip_right": True}}, CITIES)
-    require_the_librarys_ids(over_spaces(), CITIES)
-    require_the_librarys_ids(with_tokens(about, {"content": "New York"}), CITIES)
-    require_the_librarys_ids(with_tokens(about, {"content": "York", "rstrip": True}), CITIES)
-    spaced = about | {"pre_tokenizer": about["pre_tokenizer"] | {"add_prefix_space": True}}
+    document = json.loads(FILE)
+    strip = {"type": "Strip", "strip_left": True, "strip_right": True}
+    require_the_librarys_ids(document | {"normalizer": strip}, CITIES)
+    require_the_librarys_ids(merged_across_spaces(), CITIES)
+    require_the_librarys_ids(with_tokens(document, {"content": "New York"}), CITIES)
+    require_the_librarys_ids(with_tokens(document, {"content": "York", "rstrip": True}), CITIES)
+    spaced = document | {"pre_tokenizer": document["pre_tokenizer"] | {"add_prefix_space": True}}
     require_the_librarys_ids(with_tokens(spaced, {"content": "New"}), CITIES)
 
 
 def test_rules_and_roles_are_derived_from_the_file() -> None:
-    made = train_tokenizer("byte_bpe", count_for("byte_bpe", TEXT, RULES), 330, RULES)
-    assert TOKENIZER.rules == replace(RULES, special_tokens="<s>") and TOKENIZER.vocab_size == made.vocab_size + 4
+    trained = train_tokenizer("byte_bpe", count_for("byte_bpe", TEXT, RULES), 330, RULES)
+    assert TOKENIZER.rules == replace(RULES, special_tokens="<s>") and TOKENIZER.vocab_size == trained.vocab_size + 4
     assert [TOKENIZER.tokens[TOKENIZER.special[role]] for role in ("cls", "sep", "pad", "mask", "unk")] == [
         "[CLS]", "[SEP]", "[PAD]", "[MASK]", "[UNK]",
     ]  # fmt: skip
@@ -146,17 +149,17 @@ def test_file_is_stored_and_reloaded(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_bytes(FILE)
     assert load_tokenizer(tmp_path, RULES).fingerprint == TOKENIZER.fingerprint
     assert load_tokenizer(tmp_path / "tokenizer.json", PLAIN).fingerprint == TOKENIZER.fingerprint
-    # The export reads back to the same ids.
+    # The export can be imported again, with the same ids.
     again = make_tokenizer(TOKENIZER.backend.to_str().encode(), {}, "tokenizer.json")
     assert again.tokens == TOKENIZER.tokens and again.rules == TOKENIZER.rules
 
 
 def test_trained_vocabulary_has_berts_names_last() -> None:
-    made = train_tokenizer("byte_bpe", count_for("byte_bpe", TEXT, RULES), 330, RULES)
-    assert isinstance(made, ByteLevelBPE)
-    assert made.tokens[-5:] == ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
+    trained = train_tokenizer("byte_bpe", count_for("byte_bpe", TEXT, RULES), 330, RULES)
+    assert isinstance(trained, ByteLevelBPE)
+    assert trained.tokens[-5:] == ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
     with pytest.raises(ValueError, match=r"no <s>, <pad>, </s>, <unk>, <mask> in vocab.json; set data.special_tokens="):
-        ByteLevelBPE(*made.files.values(), PLAIN)
+        ByteLevelBPE(*trained.files.values(), PLAIN)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +187,7 @@ BARE_DASH = {"type": "Replace", "pattern": {"String": "—"}, "content": ""}
 @pytest.mark.parametrize("has_prefix", [False, True])
 @pytest.mark.parametrize("normalizer", [STRIPPED, BARE_DASH, {"type": "NFKC"}, {"type": "NFKD"}], ids=str)
 def test_normalizers_of_spaces_keep_the_librarys_ids(normalizer: dict, has_prefix: bool) -> None:
-    """Deleted marks and signs leave runs of spaces, and compatibility characters make some."""
+    """Deleted marks and punctuation leave runs of spaces, and compatibility characters add spaces."""
     cut = json.loads(FILE)["pre_tokenizer"] | {"add_prefix_space": has_prefix}
     document = changed(normalizer=normalizer, pre_tokenizer=cut)
     document["added_tokens"] = [token for token in document["added_tokens"] if token["content"] in ROLES]
@@ -195,33 +198,33 @@ def test_normalizers_of_spaces_keep_the_librarys_ids(normalizer: dict, has_prefi
 def test_unknown_token_is_the_one_of_the_model() -> None:
     document = changed()
     document["model"]["unk_token"] = "[UNK]"
-    made = make_tokenizer(json.dumps(document).encode(), {"unk_token": "the"}, "tokenizer.json")
-    assert made.tokens[made.unk_id] == "[UNK]"
+    tokenizer = make_tokenizer(json.dumps(document).encode(), {"unk_token": "the"}, "tokenizer.json")
+    assert tokenizer.tokens[tokenizer.unk_id] == "[UNK]"
 
 
 def test_added_tokens_keep_their_ids_after_a_gap() -> None:
-    """An unused id in the model's vocabulary, and a token with a role whose id is not the next one."""
+    """With an unused id in the model's vocabulary, and a special token whose id is not the next one."""
     document = changed()
     vocabulary = document["model"]["vocab"]
     first = max(vocabulary.values()) + 10
     vocabulary["<late>"] = first
     document["added_tokens"] = [token for token in document["added_tokens"] if token["content"] in ROLES]
-    document["added_tokens"].append(HOW | {"id": first + 1, "content": "ZZ"})
-    made = make_tokenizer(json.dumps(document).encode(), {"pad_token": "<late>"}, "tokenizer.json")
+    document["added_tokens"].append(PLAIN_TOKEN | {"id": first + 1, "content": "ZZ"})
+    ours = make_tokenizer(json.dumps(document).encode(), {"pad_token": "<late>"}, "tokenizer.json")
     library = tokenizers.Tokenizer.from_str(json.dumps(document))
-    assert made.pad_id == first
-    assert made.encode_sentences(["the ZZ"])[0].tolist() == library.encode("the ZZ", add_special_tokens=False).ids
-    assert made.tokens[first - 1].startswith("[no token")
+    assert ours.pad_id == first
+    assert ours.encode_sentences(["the ZZ"])[0].tolist() == library.encode("the ZZ", add_special_tokens=False).ids
+    assert ours.tokens[first - 1].startswith("[no token")
 
 
 def test_fingerprint_matches_the_recorded_value() -> None:
-    """It must last: checkpoints and stores are refused where it changes."""
+    """It must not change, because checkpoints and stores with another fingerprint are refused."""
     assert TOKENIZER.fingerprint == replace_options(TOKENIZER.files["tokenizer.json"]).fingerprint
     assert make_tokenizer(PINNED, {}, "tokenizer.json").fingerprint[:16] == "580ea776a9dc2a46"
 
 
 def replace_options(content: bytes):
-    """The tokenizer with an option that a later library might write, off."""
+    """The tokenizer with an option that a later library might write, turned off."""
     document = json.loads(content)
     document["model"]["ignore_merges"] = False
     return make_tokenizer(json.dumps(document).encode(), {}, "tokenizer.json")
@@ -260,13 +263,14 @@ def test_special_tokens_are_not_recognised_in_text(roles: dict, flags: dict, tex
     pieces = [*names.values(), "a", "##b", "|", "<", ">", "s", "[", "]", "sep"]
     document["model"]["vocab"] = {token: number for number, token in enumerate(pieces)}
     document["added_tokens"] = [
-        HOW | {"id": number, "content": name, "special": True} | flags for number, name in enumerate(names.values())
+        PLAIN_TOKEN | {"id": number, "content": name, "special": True} | flags
+        for number, name in enumerate(names.values())
     ]
-    named = {f"{role}_token": name for role, name in names.items()}
-    made = make_tokenizer(json.dumps(document).encode(), named, "tokenizer.json")
+    role_tokens = {f"{role}_token": name for role, name in names.items()}
+    tokenizer = make_tokenizer(json.dumps(document).encode(), role_tokens, "tokenizer.json")
     texts = [text, "a", "ab", text]
-    found = [ids.tolist() for ids in made.encode_sentences(texts)]
-    assert not {*names.values()} & {made.tokens[number] for ids in found for number in ids} - {"[UNK]"}
+    ours = [ids.tolist() for ids in tokenizer.encode_sentences(texts)]
+    assert not {*names.values()} & {tokenizer.tokens[number] for ids in ours for number in ids} - {"[UNK]"}
     document["added_tokens"] = []
     library = tokenizers.Tokenizer.from_str(json.dumps(document))
-    assert found == [library.encode(one, add_special_tokens=False).ids for one in texts]
+    assert ours == [library.encode(one, add_special_tokens=False).ids for one in texts]

@@ -1,4 +1,4 @@
-"""The hash table of words gives the same ids as the chunk encoder, whatever its content."""
+"""The hash table of words gives the same ids as the chunk encoder, in any state."""
 
 from __future__ import annotations
 
@@ -38,19 +38,16 @@ def assert_same(cache: WordCache, sentences: list[str]) -> None:
     assert lengths.tolist() == expected_lengths.tolist()
 
 
-# Of 1 or 4 slots, and the 8 behind them, the table is always full; of 64, words have to go to slots behind others.
+# With 1 or 4 slots, and 8 behind them, the table is always full; with 64, words often find their first slots taken.
 @pytest.mark.parametrize("slots", [1, 4, 64, 1 << 12])
 @settings(max_examples=40)
 @given(sentences=st.lists(texts, min_size=1, max_size=3))
 def test_cache_encodes_like_the_chunk_encoder(slots: int, sentences: list[list[str]]) -> None:
     cache = WordCache(CHUNKS, slots, few=0)
-    for batch in [*sentences, *sentences]:  # again, when the words are known
+    for batch in [*sentences, *sentences]:  # twice, so that the words are cached
         assert_same(cache, batch)
-    assert 2 * cache._taken <= slots + 2 * _words_of(sentences)
-
-
-def _words_of(sentences: list[list[str]]) -> int:
-    return max(sum(len(sentence) for sentence in batch) for batch in sentences)
+    most_words = max(sum(len(sentence) for sentence in batch) for batch in sentences)
+    assert 2 * cache._taken <= slots + 2 * most_words
 
 
 @settings(max_examples=40)
@@ -74,7 +71,7 @@ def test_word_with_a_taken_slot_is_inserted_behind_it() -> None:
     for _ in range(2):
         cache.encode(["a b", "c"])
         cache.encode([" ".join(words)])
-    assert recorded.given == [["a", "b", "c"], words[3:], words[8:]]
+    assert recorded.calls == [["a", "b", "c"], words[3:], words[8:]]
 
 
 @pytest.mark.parametrize(
@@ -86,25 +83,25 @@ def test_sentences_without_words_give_no_tokens(sentences: list[str]) -> None:
 
 
 class Recorded:
-    """`CHUNKS`, with the words that it was given at each call."""
+    """`CHUNKS`, with a record of the words in each call."""
 
     def __init__(self) -> None:
-        self.given: list[list[str]] = []
+        self.calls: list[list[str]] = []
 
     def encode(self, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        self.given.append(list(words))
+        self.calls.append(list(words))
         return CHUNKS.encode(words)
 
 
 def test_chunks_encode_a_short_word_once() -> None:
-    """Words above 16 bytes or 4 ids are never in the table."""
+    """Words of more than 16 bytes or 4 ids are never cached."""
     recorded = Recorded()
     cache = WordCache(recorded, few=0)
     text = ["The antidisestablish playing, antidisestablishing é" + "é" * 8, "playing abcde abcd"]
     cache.encode(text)
     cache.encode(text)
     words = ["The", "antidisestablish", "playing", ",", "antidisestablishing", "é" * 9, "playing", "abcde", "abcd"]
-    assert recorded.given == [words, ["antidisestablishing", "é" * 9, "abcde"]]
+    assert recorded.calls == [words, ["antidisestablishing", "é" * 9, "abcde"]]
     assert cache._taken == 5
 
 

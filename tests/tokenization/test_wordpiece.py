@@ -1,4 +1,4 @@
-"""WordPiece: the ids match `tokenizers` for any text; a bad vocabulary is named."""
+"""WordPiece gives the ids of `tokenizers` for any text; bad vocabularies are refused."""
 
 import functools
 import itertools
@@ -47,17 +47,17 @@ SWITCHES = [(lowercase, strip) for lowercase in (True, False) for strip in (True
 
 @functools.lru_cache(4)
 def oracle_of(wordpiece):
-    """The library's own BERT tokenizer, put together by the library."""
+    """The library's own BERT tokenizer with the same vocabulary and rules."""
     rules, vocab = wordpiece.rules, {token: number for number, token in enumerate(wordpiece.tokens)}
-    made = BertWordPieceTokenizer(
+    library = BertWordPieceTokenizer(
         vocab=vocab,
         clean_text=True,
         handle_chinese_chars=True,
         strip_accents=rules.strip_accents,
         lowercase=rules.lowercase,
     )
-    made._tokenizer.encode_special_tokens = True  # what spells a special token in a corpus is plain text
-    return made
+    library._tokenizer.encode_special_tokens = True  # special tokens in text are plain text
+    return library
 
 
 @functools.cache
@@ -73,46 +73,52 @@ def assert_same_ids(wordpiece, sentences):
 
 
 def test_special_tokens_are_looked_up_by_name():
-    made = WordPiece(TOKENS, TextRules(True, True))
-    assert (made.pad_id, made.unk_id, made.cls_id, made.sep_id, made.mask_id) == (7, 6, 4, 2, 1)
-    assert made.vocab_size == len(TOKENS)
-    assert [TOKENS[i] for i in np.flatnonzero(made.is_continuation)] == [t for t in TOKENS if t.startswith("##")]
+    wordpiece = WordPiece(TOKENS, TextRules(True, True))
+    assert (wordpiece.pad_id, wordpiece.unk_id, wordpiece.cls_id, wordpiece.sep_id, wordpiece.mask_id) == (
+        7,
+        6,
+        4,
+        2,
+        1,
+    )
+    assert wordpiece.vocab_size == len(TOKENS)
+    assert [TOKENS[i] for i in np.flatnonzero(wordpiece.is_continuation)] == [t for t in TOKENS if t.startswith("##")]
 
 
 def test_pieces_by_hand():
-    made = WordPiece(TOKENS, TextRules(True, True))
-    ids = made.encode_sentences(["The playing, Zürich.", "", "\u200b\x01", "é" * 201 + " 𐍈 the"])
+    wordpiece = WordPiece(TOKENS, TextRules(True, True))
+    ids = wordpiece.encode_sentences(["The playing, Zürich.", "", "\u200b\x01", "é" * 201 + " 𐍈 the"])
     tokens = [[TOKENS[i] for i in sentence] for sentence in ids]
     assert tokens == [["the", "play", "##ing", "[UNK]", "zurich", "."], [], [], ["[UNK]", "[UNK]", "the"]]
 
 
 def test_empty_input_gives_no_tokens():
-    made = WordPiece(TOKENS, TextRules(True, True))
-    ids, lengths = made.encode([])
-    assert (len(ids), len(lengths), made.encode_sentences([])) == (0, 0, [])
-    assert made.encode(["", ""])[1].tolist() == [0, 0]
+    wordpiece = WordPiece(TOKENS, TextRules(True, True))
+    ids, lengths = wordpiece.encode([])
+    assert (len(ids), len(lengths), wordpiece.encode_sentences([])) == (0, 0, [])
+    assert wordpiece.encode(["", ""])[1].tolist() == [0, 0]
 
 
 def test_corpus_cannot_forge_special_tokens():
-    made = WordPiece(TOKENS, TextRules(True, True))
-    (ids,) = made.encode_sentences(["[MASK][SEP]the [mask]"])
-    assert not set(ids.tolist()) & {made.pad_id, made.cls_id, made.sep_id, made.mask_id}
-    assert made.decode(ids[:3]) == "[ mask ]"
+    wordpiece = WordPiece(TOKENS, TextRules(True, True))
+    (ids,) = wordpiece.encode_sentences(["[MASK][SEP]the [mask]"])
+    assert not set(ids.tolist()) & {wordpiece.pad_id, wordpiece.cls_id, wordpiece.sep_id, wordpiece.mask_id}
+    assert wordpiece.decode(ids[:3]) == "[ mask ]"
 
 
 def test_exported_tokenizer_handles_roles_and_pairs():
-    made = WordPiece(TOKENS, TextRules(True, True))
-    encoding = made.backend.encode("the [MASK]", "playing")
+    wordpiece = WordPiece(TOKENS, TextRules(True, True))
+    encoding = wordpiece.backend.encode("the [MASK]", "playing")
     assert encoding.tokens == ["[CLS]", "the", "[MASK]", "[SEP]", "play", "##ing", "[SEP]"]
     assert encoding.type_ids == [0, 0, 0, 0, 1, 1, 1]
-    assert made.decode(encoding.ids) == "the playing"
-    assert made.decode(encoding.ids, skip_special_tokens=False) == "[CLS] the [MASK] [SEP] playing [SEP]"
+    assert wordpiece.decode(encoding.ids) == "the playing"
+    assert wordpiece.decode(encoding.ids, skip_special_tokens=False) == "[CLS] the [MASK] [SEP] playing [SEP]"
 
 
 @pytest.mark.parametrize("switches", [(True, True), pytest.param((False, False), marks=pytest.mark.long)])
 def test_every_character_of_unicode(switches):
-    # Where the text is cut into chunks is the only thing that could differ, and that depends on single characters.
-    # Where the category changes, a range with a wrong end would miss one.
+    # Only the cut of text into chunks could differ, and it depends on single characters. Characters at which the
+    # category changes would reveal a range with a wrong end.
     categories = [unicodedata.category(chr(place)) for place in range(sys.maxunicode + 1)]
     borders = {place + side for place, (a, b) in enumerate(itertools.pairwise(categories)) if a != b for side in (0, 1)}
     characters = [
@@ -161,14 +167,14 @@ CORPORA = [
 def test_real_text(real_data, vocab, lowercase, strip_accents, corpus):
     with lzma.open(real_data / corpus, "rt", encoding="utf-8") as stream:
         lines = stream.read(100_000).split("\n")
-    made = WordPiece.load(real_data / "vocab" / vocab / "vocab.txt", TextRules(lowercase, strip_accents))
-    assert_same_ids(made, lines)
+    wordpiece = WordPiece.load(real_data / "vocab" / vocab / "vocab.txt", TextRules(lowercase, strip_accents))
+    assert_same_ids(wordpiece, lines)
 
 
 def test_full_cache_does_not_change_ids(monkeypatch):
-    made = WordPiece(TOKENS, TextRules(True, True))
+    wordpiece = WordPiece(TOKENS, TextRules(True, True))
     text = ["the playing of zurich", "the mask", "a b c d e f g", "the playing"]
-    expected = [made.encode([sentence])[0].tolist() for sentence in text]
+    expected = [wordpiece.encode([sentence])[0].tolist() for sentence in text]
     monkeypatch.setattr(chunks, "_CACHED_CHUNKS", 3)
     small = WordPiece(TOKENS, TextRules(True, True))
     assert [small.encode([sentence])[0].tolist() for sentence in text] == expected
@@ -186,14 +192,14 @@ def write(path, content):
 
 
 def test_loading_gives_the_same_tokenizer(tmp_path):
-    made = WordPiece(TOKENS, TextRules(True, False))
-    unix = WordPiece.load(write(tmp_path / "vocab.txt", made.files["vocab.txt"]), TextRules(True, False))
+    wordpiece = WordPiece(TOKENS, TextRules(True, False))
+    unix = WordPiece.load(write(tmp_path / "vocab.txt", wordpiece.files["vocab.txt"]), TextRules(True, False))
     dos = WordPiece.load(write(tmp_path / "dos.txt", "\r\n".join(TOKENS)), TextRules(True, False))
     assert unix.tokens == dos.tokens == TOKENS
-    assert made.fingerprint == unix.fingerprint == dos.fingerprint
+    assert wordpiece.fingerprint == unix.fingerprint == dos.fingerprint
     rules = TextRules(True, True), TextRules(False, False)
     others = [*(WordPiece(TOKENS, rule) for rule in rules), WordPiece([*TOKENS, "more"], TextRules(True, False))]
-    assert len({made.fingerprint, *(other.fingerprint for other in others)}) == 4
+    assert len({wordpiece.fingerprint, *(other.fingerprint for other in others)}) == 4
 
 
 def test_line_separator_can_be_a_token(tmp_path):
@@ -232,21 +238,22 @@ KNOWN = set("".join(token.removeprefix("##") for token in TOKENS if token not in
 @settings(max_examples=150)
 @given(st.lists(st.text(st.one_of(st.sampled_from("the playing ☃я中é"), st.characters(exclude_categories=["Cs"])))))
 def test_unknown_characters_can_be_unknown_alone(sentences):
-    """A word of known characters is unchanged; any other is cut at its unknown characters."""
-    for sentence, found in zip(sentences, CHARACTERS.encode_sentences(sentences), strict=True):
+    """Words of known characters do not change; others are split at their unknown characters."""
+    for sentence, ids in zip(sentences, CHARACTERS.encode_sentences(sentences), strict=True):
         expected = []
         clean = WORDS.backend.normalizer.normalize_str(sentence)
         for word, _ in WORDS.backend.pre_tokenizer.pre_tokenize_str(clean):
             for part in re.findall(f"[{re.escape(''.join(sorted(KNOWN)))}]+|.", word, re.DOTALL):
                 expected += WORDS.encode([part])[0].tolist() if part[0] in KNOWN else [WORDS.unk_id]
-        assert found.tolist() == expected
+        assert ids.tolist() == expected
 
 
 def test_words_lose_less_to_unknown_characters():
     words, characters = (WordPiece(TOKENS, TextRules(True, True, unknown)) for unknown in ("words", "characters"))
-    spelled = lambda made: [made.tokens[n] for n in made.encode(["play☃ing, яthe z"])[0]]  # noqa: E731
-    assert spelled(words) == ["[UNK]", "[UNK]", "[UNK]", "z"]
-    assert spelled(characters) == ["play", "[UNK]", "i", "##n", "##g", "[UNK]", "[UNK]", "the", "z"]
+    text = ["play☃ing, яthe z"]
+    tokens = [[wordpiece.tokens[n] for n in wordpiece.encode(text)[0]] for wordpiece in (words, characters)]
+    assert tokens[0] == ["[UNK]", "[UNK]", "[UNK]", "z"]
+    assert tokens[1] == ["play", "[UNK]", "i", "##n", "##g", "[UNK]", "[UNK]", "the", "z"]
     assert words.fingerprint != characters.fingerprint
     assert not characters.is_continuation[characters.unk_id]
 
@@ -255,6 +262,6 @@ def test_published_vocabularies_contain_characters(real_data):
     vocab = real_data / "vocab" / "bert-base-multilingual-cased" / "vocab.txt"
     words, characters = (WordPiece.load(vocab, TextRules(False, False, unknown)) for unknown in ("words", "characters"))
     text = ["The naïve 北京 is в Москве 😀and 😀.", "a\u0f40b"]
-    ids = [made.encode(text)[0].tolist() for made in (words, characters)]
+    ids = [wordpiece.encode(text)[0].tolist() for wordpiece in (words, characters)]
     assert ids[0].count(words.unk_id) == 3 and ids[1].count(words.unk_id) == 3
     assert {"and", "a", "b"} <= {words.tokens[n] for n in ids[1]} and "and" not in {words.tokens[n] for n in ids[0]}

@@ -1,6 +1,6 @@
-"""WordPiece gives the ids of google-research/bert's rules and of transformers' pure-Python tokenizer, but for a table.
+"""WordPiece gives the ids of google-research/bert and of transformers' pure-Python tokenizer, except for a table.
 
-What check_wordpiece.py proves on all text and every character, on a sample.
+Tests a sample; check_wordpiece.py verifies all text and every character.
 """
 
 import unicodedata
@@ -51,15 +51,15 @@ def make_trial(folder, characters, lowercase, strip_accents):
 
 @pytest.fixture(scope="module")
 def lines(real_data):
-    """Lines from all over each file, of at most 2,000 characters each."""
-    taken = []
+    """Evenly spaced lines of each file, of less than 2,000 characters."""
+    sample = []
     for path in sorted(path for pattern in SAMPLED for path in real_data.glob(pattern)):
-        found = [line for line in read_lines(path) if 0 < len(line) < 2000]
-        taken += found[:: len(found) // 16 + 1]
-    return taken
+        short = [line for line in read_lines(path) if 0 < len(line) < 2000]
+        sample += short[:: len(short) // 16 + 1]
+    return sample
 
 
-# The two mixtures of the switches are not published, and google-research/bert does not have them.
+# Combinations of the switches without a published vocabulary, which google-research/bert does not support
 MIXED = (("bert-base-uncased", True, False), ("bert-base-multilingual-cased", False, True))
 
 
@@ -68,11 +68,11 @@ MIXED = (("bert-base-uncased", True, False), ("bert-base-multilingual-cased", Fa
 )
 def test_real_text(real_data, lines, name, lowercase, strip_accents):
     trial = Trial(real_data / "vocab" / name / "vocab.txt", lowercase, strip_accents)
-    found = trial.compare(lines)
-    assert not found.wrong
-    assert found.texts > 400
-    assert found.ids > 15_000
-    # google-research/bert strips its tokens: that changes such as no word can be matched with anyway.
+    result = trial.compare(lines)
+    assert not result.wrong
+    assert result.texts > 400
+    assert result.ids > 15_000
+    # google-research/bert strips its tokens, which only affects tokens that cannot match a word.
     assert {token.strip() for token in trial.wordpiece.tokens if token != token.strip()} <= {"", "##"}
 
 
@@ -82,15 +82,15 @@ def test_real_text(real_data, lines, name, lowercase, strip_accents):
 def test_characters_of_all_kinds(lowercase, strip_accents):
     chosen = [p for p in SCALARS if p < 0x400 or p % 4093 == 0 or p in AROUND_LISTED or _begins_a_category(p)]
     assert len(chosen) > 4000
-    found = compare_with_an_alphabet(chosen, lowercase, strip_accents)
-    assert not found.wrong
-    # Each row of the table that is about single characters has been there.
+    result = compare_with_an_alphabet(chosen, lowercase, strip_accents)
+    assert not result.wrong
+    # Every row of the table about single characters occurs.
     expected = {
         "categories",
         *(["decompositions"] if strip_accents else ["NFC"]),
         *(["final sigma"] if lowercase else []),
     }
-    assert set(found.google) | set(found.transformers) >= expected | {"private use", "unassigned", "Chinese"}
+    assert set(result.google) | set(result.transformers) >= expected | {"private use", "unassigned", "Chinese"}
 
 
 def _begins_a_category(place):
@@ -119,7 +119,7 @@ def trials(tmp_path_factory):
 
 
 def test_white_space_separates_texts():
-    """The property that lets check_wordpiece.py give each word to the references only once."""
+    """check_wordpiece.py relies on this when it gives each word to the references only once."""
     characters = [chr(place) for place in SCALARS]
     white = [c for c in characters if c.isspace() or unicodedata.category(c) == "Zs"]
     for rules in (GOOGLE, TRANSFORMERS, OURS):

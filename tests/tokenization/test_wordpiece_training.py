@@ -1,4 +1,4 @@
-"""The trained vocabulary: the pieces of plain byte-pair merging, and reproducible bytes."""
+"""Training of WordPiece matches plain byte-pair merging and is deterministic."""
 
 import hashlib
 import itertools
@@ -21,7 +21,7 @@ from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 
 
 def plain_merges(word_counts, vocab_size):
-    """The same rule with nothing kept up to date: count all pairs again before every merge."""
+    """Reference implementation: count all pairs again before every merge."""
     words = {word: [word[0], *("##" + c for c in word[1:])] for word in word_counts}
     pieces = sorted({piece for split in words.values() for piece in split})
     while len(pieces) + len(SPECIAL_TOKENS) < vocab_size:
@@ -101,10 +101,10 @@ def test_alphabet_leaves_room_for_merges():
 def test_smoothing_gives_a_small_source_more_of_the_words():
     large, small = Counter(the=9_000, of=1_000), Counter(der=75, und=25)
     assert smoothed([large, small], 1.0) == large + small
-    found = smoothed([large, Counter(), small], 0.7)
-    assert found.total() == pytest.approx(10_100, abs=2)
-    assert (found["the"] + found["of"]) / (found["der"] + found["und"]) == pytest.approx(100**0.7, rel=0.01)
-    assert found["der"] == pytest.approx(3 * found["und"], abs=2)
+    counts = smoothed([large, Counter(), small], 0.7)
+    assert counts.total() == pytest.approx(10_100, abs=2)
+    assert (counts["the"] + counts["of"]) / (counts["der"] + counts["und"]) == pytest.approx(100**0.7, rel=0.01)
+    assert counts["der"] == pytest.approx(3 * counts["und"], abs=2)
     assert smoothed([], 0.7) == Counter()
 
 
@@ -159,7 +159,7 @@ def test_training_is_deterministic_across_processes():
     assert digests == {"dfd993bc7669a5c466c987d2f9cc013a16ddcb163aa60ccf4dc4f66c76918337"}
 
 
-@pytest.mark.long  # the suite has the pieces of the plain rule
+@pytest.mark.long  # tests above compare the pieces with the plain algorithm's
 def test_pieces_are_as_good_as_the_librarys(real_data):
     with lzma.open(real_data / "wikipedia_en" / "AA_00.txt.xz", "rt", encoding="utf-8") as stream:
         seen, unseen = stream.read(1_500_000).split("\n"), stream.read(300_000).split("\n")

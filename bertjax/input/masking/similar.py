@@ -46,8 +46,8 @@ class SimilarTable:
         order = np.argsort(hashes)
         counts = np.array([len(similar[words[number]]) for number in order])
         tokens = [token for number in order for near in similar[words[number]] for token in near]
-        held = counts * sizes[order]
-        return cls(hashes[order], sizes[order], np.cumsum(held) - held, counts, np.array(tokens, np.int32))
+        near_sizes = counts * sizes[order]
+        return cls(hashes[order], sizes[order], np.cumsum(near_sizes) - near_sizes, counts, np.array(tokens, np.int32))
 
     def choose(self, tokens: np.ndarray, sizes: np.ndarray, bits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Draw a similar word for each of some words, uniformly.
