@@ -1,6 +1,6 @@
-"""Quality of rankings against graded judgements: nDCG, recall and reciprocal rank, as trec_eval computes them.
+"""Evaluation of rankings against graded judgements: nDCG, recall and reciprocal rank, computed like trec_eval.
 
-A document without a judgement counts as not relevant, and so does a grade of 0 or less.
+Documents without a judgement, or with a grade of 0 or less, count as not relevant.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Figures:
     ndcg: float  # of the first `RANKED`
     recall: float  # of the first `RECALLED`
     reciprocal_rank: float  # within the first `RANKED`
-    judged: float  # share of the first `RANKED` with a judgement; if it is low, the other figures are too low
+    judged: float  # share of the first `RANKED` with a judgement; if it is low, the other figures are underestimates
     queries: int
     ranked: int  # depth used: `RANKED`, or the number of documents retrieved if that is smaller
     recalled: int  # likewise for `RECALLED`
@@ -34,8 +34,8 @@ class Figures:
 def ndcg(ranked: Sequence[str], grades: Grades, first: int) -> float:
     """Normalised discounted cumulative gain of the `first` documents (Jarvelin and Kekalainen, 2002).
 
-    A document's gain is its grade, discounted by log2(1 + rank); 1 is the best order of all judged documents, 0 is
-    returned if none is relevant.
+    A document's gain is its grade, discounted by log2(1 + rank). The best order of all judged documents has 1; without
+    relevant documents the result is 0.
     """
 
     def discounted(gains: Sequence[int]) -> float:
@@ -47,7 +47,7 @@ def ndcg(ranked: Sequence[str], grades: Grades, first: int) -> float:
 
 
 def recall(ranked: Sequence[str], grades: Grades, first: int) -> float:
-    """Share of the relevant documents that are among the `first`; 0 if none is relevant."""
+    """Share of the relevant documents that are among the `first`; 0 without relevant documents."""
     relevant = relevant_documents(grades)
     return len(relevant & set(ranked[:first])) / max(len(relevant), 1)
 
@@ -59,7 +59,7 @@ def reciprocal_rank(ranked: Sequence[str], grades: Grades, first: int) -> float:
 
 
 def relevant_documents(grades: Grades) -> set[str]:
-    """The documents with a grade above 0."""
+    """Select the documents with a grade above 0."""
     return {document for document, grade in grades.items() if grade > 0}
 
 

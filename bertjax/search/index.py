@@ -1,6 +1,6 @@
 """The index of a set of documents: a folder with their texts, vectors and BM25 scores, built with one model.
 
-manifest.json        the origin: the model's fingerprint, the encoding, counts
+manifest.json        the origin (model fingerprint, encoding) and counts
 vectors.npy          float32 [documents, width]       documents.jsonl, .offsets.npy    ids, titles and texts
 bm25/                scores of terms, see bertjax.search.bm25
 SHA256SUMS           digests of all of them
@@ -39,13 +39,13 @@ MANIFEST, VECTORS, BM25 = "manifest.json", "vectors.npy", "bm25"
 _FORMAT_VERSION = 2
 _REBUILD = "remove the folder and build the index again"
 _TOKENIZED_AT_ONCE = 256  # documents
-# Options that change the encoder's outputs and do not show in the shapes of its weights.
+# Options that change the encoder's outputs but not the shapes of its weights.
 _FORWARD = (
     "num_hidden_layers", "num_attention_heads", "hidden_act", "layer_norm_eps", "position_embedding", "window",
     "global_every", "causal", "rope_theta", "rope_theta_local", "rope_interleaved", "norm", "norm_place",
 )  # fmt: skip
-# The same for models with other options only, so that models without those keep their fingerprint.
-_FORWARD_OF_SOME: tuple[tuple[Callable[[ModelConfig], bool], tuple[str, ...]], ...] = (
+# Further such options by condition, so that other models keep their fingerprint.
+_CONDITIONAL_FORWARD: tuple[tuple[Callable[[ModelConfig], bool], tuple[str, ...]], ...] = (
     (lambda model: model.attention_block > 0, ("attention_block", "random_blocks", "random_blocks_seed")),
     (lambda model: model.global_tokens == "first", ("global_tokens",)),  # a task marks other tokens
     (lambda model: model.score_bias_buckets > 0, ("score_bias_reach",)),
@@ -62,9 +62,9 @@ class Origin:
     """The model, the encoding and the documents of an index."""
 
     model: str  # as named on the command line
-    fingerprint: str  # the model's, see `model_fingerprint`
+    fingerprint: str  # of the model, see `model_fingerprint`
     encoding: Encoding  # with the actual length of rows
-    files: list[list[str]]  # of documents, in order: each one's name and SHA-256
+    files: list[list[str]]  # name and SHA-256 of each file of documents, in order
     field: str | None  # the field with the text
 
 
@@ -90,11 +90,13 @@ def build_index(
     """Build an index from a stream of documents; the folder is published atomically at the end.
 
     `done` receives the number of documents encoded since its last call. Raises ValueError if another process is
-    building it, or has built it.
+    building the index, or has built it.
     """
     with written_whole(folder, MANIFEST) as partial:
         if has_index(folder):
-            raise ValueError(f"--index {folder}: another process has just built it; run the same command to open it")
+            raise ValueError(
+                f"--index {folder}: another process has just built the index; run the same command to open it"
+            )
         terms: list[array[int]] = []
         with (
             open_output(partial / VECTORS, encoder.width, False, []) as add_vector,
@@ -104,11 +106,11 @@ def build_index(
             def texts() -> Iterator[str]:
                 source = iter(records)
                 while batch := list(itertools.islice(source, _TOKENIZED_AT_ONCE)):
-                    wholes = [record.whole for record in batch]
-                    terms.extend(array("i", ids.tolist()) for ids in search_terms(wholes, tokenizer))
+                    batch_texts = [record.whole for record in batch]
+                    terms.extend(array("i", ids.tolist()) for ids in search_terms(batch_texts, tokenizer))
                     for record in batch:
                         documents.add(record)
-                    yield from wholes
+                    yield from batch_texts
 
             for embedding in encoder.encode(texts(), done):
                 add_vector(embedding)
@@ -126,12 +128,12 @@ def build_index(
 
 
 def search_terms(texts: list[str], tokenizer: Tokenizer) -> list[np.ndarray]:
-    """Tokenize texts into terms: all tokens except [UNK]. A word has the same term in every position."""
+    """Tokenize texts into terms: all tokens except [UNK]. A word has the same terms in every position."""
     return [ids[ids != tokenizer.unk_id] for ids in tokenizer.encode_sentences(texts, [False] * len(texts))]
 
 
 def has_index(folder: Path) -> bool:
-    """Whether the folder holds an index. Raises ValueError if it holds something else."""
+    """Check whether a folder holds an index. Raises ValueError if it holds something else."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return False
     if not (folder / MANIFEST).is_file():
@@ -155,11 +157,13 @@ class _Manifest(TypedDict):
 def open_index(folder: Path) -> SearchIndex:
     """Open an index and check all its files against their SHA-256.
 
-    Raises ValueError naming the file that is missing or damaged, or the format version if it is another one.
+    Raises ValueError naming a missing or damaged file, or an unsupported format version.
     """
     manifest: _Manifest = read_json(folder / MANIFEST, _Manifest, remedy=f"it is damaged: {_REBUILD}")
     if (version := manifest["format_version"]) != _FORMAT_VERSION:
-        raise ValueError(f"{folder}: an index of format {version}, and this is {_FORMAT_VERSION}; {_REBUILD}")
+        raise ValueError(
+            f"{folder}: an index of format {version}, but this version of bertjax reads {_FORMAT_VERSION}; {_REBUILD}"
+        )
     for problem in check_sums(folder):
         raise ValueError(f"{problem}: the index is damaged; {_REBUILD}")
     origin = manifest["origin"]
@@ -167,21 +171,21 @@ def open_index(folder: Path) -> SearchIndex:
         encoding = Encoding(**origin["encoding"])
         vectors = np.load(folder / VECTORS, mmap_mode="r")
         documents, words = StoredDocuments(folder), Bm25(folder / BM25)
-    except Exception as error:  # NumPy parses a header as Python, and passes on what the parser raises
+    except Exception as error:  # NumPy parses headers as Python and raises any exception of the parser
         raise ValueError(f"{folder}: the index cannot be read ({error}); {_REBUILD}") from None
     if not (len(vectors) == len(documents) == len(words)):
         raise ValueError(
             f"{folder}: vectors for {len(vectors)} documents, BM25 for {len(words)}, texts of {len(documents)}; "
             f"{_REBUILD}"
         )
-    opened = Origin(origin["model"], origin["fingerprint"], encoding, origin["files"], origin["field"])
-    return SearchIndex(folder, opened, vectors, documents, words)
+    index_origin = Origin(origin["model"], origin["fingerprint"], encoding, origin["files"], origin["field"])
+    return SearchIndex(folder, index_origin, vectors, documents, words)
 
 
 def model_fingerprint(model: TrainedModel, pooling: Pooling) -> str:
-    """Hash the encoder's weights, the pooler's if used, the vocabulary and the `forward_options`; SHA-256, hex."""
-    used = {"encoder": model.params["encoder"]} | ({"pooler": model.params["pooler"]} if pooling == "pooler" else {})
-    leaves = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(used)}
+    """Hash the encoder, the pooler if pooling uses it, the vocabulary and `forward_options`; SHA-256, hex."""
+    modules = {"encoder": model.params["encoder"]} | ({"pooler": model.params["pooler"]} if pooling == "pooler" else {})
+    leaves = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(modules)}
     content = {
         "weights": {name: digest.hex for name, digest in digest_arrays(leaves).items()},
         "tokenizer": model.tokenizer.fingerprint,
@@ -191,5 +195,5 @@ def model_fingerprint(model: TrainedModel, pooling: Pooling) -> str:
 
 
 def forward_options(model: ModelConfig) -> tuple[str, ...]:
-    """Names of the options that change a model's vectors and do not show in the shapes of its weights."""
-    return (*_FORWARD, *(name for has, names in _FORWARD_OF_SOME if has(model) for name in names))
+    """List the options that change a model's vectors but not the shapes of its weights."""
+    return (*_FORWARD, *(name for has, names in _CONDITIONAL_FORWARD if has(model) for name in names))

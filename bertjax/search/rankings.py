@@ -28,7 +28,7 @@ def best(documents: np.ndarray, scores: np.ndarray, top: int) -> Hits:
 
 
 def without(hits: Hits, document: int, top: int) -> Hits:
-    """Drop a document, if it is there, and keep the `top` best of the others."""
+    """Drop a document, if present, and keep the `top` best of the others."""
     others = np.flatnonzero(hits.documents != document)[:top]
     return Hits(hits.documents[others], hits.scores[others])
 

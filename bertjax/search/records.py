@@ -40,7 +40,7 @@ class Record(NamedTuple):
         return f"{self.title} {self.text}".strip()
 
     def lines(self) -> tuple[str, str]:
-        """Title and text for a reader, a line each; without the title where the text begins with it."""
+        """Title and text for display, a line each; a title that the text repeats at its beginning is removed there."""
         title, text = " ".join(self.title.split()), " ".join(self.text.split())
         repeated = re.match(rf"{re.escape(title)}(?!\w)[ .:]*", text, re.IGNORECASE) if title else None
         return title, text[repeated.end() :] if repeated else text
@@ -50,14 +50,14 @@ def read_records(paths: Sequence[str], field: str | None, counts: ReadCounts) ->
     """Read the documents or queries of files, in order.
 
     Lines of a .jsonl are objects with `_id` (or `id`), `field` (text) and optionally `title`, as in BEIR; other files
-    have texts only, as `bertjax.embed.texts.read_texts` reads them. A record without id gets its number, from 1 over
-    all files. Raises ValueError naming file and line for what cannot be read.
+    have only texts, see `bertjax.embed.texts.read_texts`. A record without id gets its number, from 1 over all files.
+    Raises ValueError naming file and line of unreadable content.
     """
     return (record for _, record in _located(paths, field, counts))
 
 
 def _located(paths: Sequence[str], field: str | None, counts: ReadCounts) -> Iterator[tuple[str, Record]]:
-    """(file and line, record) of each record."""
+    """Yield (file and line, record) for each record."""
     number = 0
     for path in paths:
         source = source_of_texts(path)
@@ -91,15 +91,15 @@ def count_records(paths: Sequence[str], field: str | None) -> int:
     for path in paths:
         if not is_remote(path) and not Path(path).is_file():
             if path == STANDARD_INPUT or Path(path).exists():
-                raise ValueError(f"{path}: documents are read twice, which needs a file; write them to one")
+                raise ValueError(f"{path}: documents are read twice, which a pipe does not allow; write them to a file")
             raise ValueError(f"--documents {path}: no such file; a query must come before --documents")
     seen = array("q", (hash(record.id) for record in read_records(paths, field, ReadCounts())))
     if not seen:
-        raise ValueError(f"{', '.join(paths)}: no documents; name files that have some")
+        raise ValueError(f"{', '.join(paths)}: no documents; name other files")
     hashes = np.sort(np.frombuffer(seen, np.int64))
     repeated = set(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
     if repeated:
-        # A second reading tells equal ids from ids whose hashes collide.
+        # Read a second time to distinguish equal ids from colliding hashes.
         first_seen: dict[str, str] = {}
         for location, record in _located(paths, field, ReadCounts()):
             if hash(record.id) not in repeated:
@@ -115,7 +115,7 @@ def count_records(paths: Sequence[str], field: str | None) -> int:
 def read_judgements(path: str) -> Judgements:
     """Read relevance judgements: BEIR's TSV (query, document, grade) or TREC's qrels (a 0 after the query).
 
-    Raises ValueError naming file and line for anything else, for two grades of one pair, and if there is none.
+    Raises ValueError naming file and line of anything else, for two grades of one pair, and without judgements.
     """
     judgements: Judgements = {}
     for number, line in enumerate(read_lines(source_of_texts(path), lambda number: None), 1):
@@ -126,7 +126,9 @@ def read_judgements(path: str) -> Judgements:
             del parts[1]
         location = f"{path}, line {number}"
         if len(parts) != 3 or not _GRADE.fullmatch(parts[2]):
-            raise ValueError(f"{location}: {line[:80]!r} is not a judgement; write query, document, grade with tabs")
+            raise ValueError(
+                f"{location}: {line[:80]!r} is not a judgement; write query, document and grade, separated by tabs"
+            )
         query, document, grade = parts[0], parts[1], int(parts[2])
         if judgements.setdefault(query, {}).setdefault(document, grade) != grade:
             raise ValueError(
@@ -146,11 +148,10 @@ class Collection(NamedTuple):
 
 
 def find_collection(folder: Path, judgements: str | None = None, *, train: bool = False) -> Collection:
-    """Find corpus.jsonl, queries.jsonl and qrels/test.tsv, or the only one of qrels/; compressed or not.
+    """Find corpus.jsonl, queries.jsonl and qrels/test.tsv, or the only file in qrels/; compressed or not.
 
-    With `train`, the judgements are qrels/train.tsv. `judgements` replace the folder's own.
-
-    Raises ValueError naming what is missing, or the judgements to choose from.
+    With `train`, the judgements are qrels/train.tsv. `judgements` replace the folder's own. Raises ValueError naming a
+    missing file, or the judgements to choose from.
     """
     files = [_present(folder, f"{name}.jsonl") for name in ("corpus", "queries")]
     if judgements:
@@ -162,8 +163,8 @@ def find_collection(folder: Path, judgements: str | None = None, *, train: bool 
     if train and not chosen:
         names = ", ".join(path.name for path in qrels)
         raise ValueError(
-            f"{folder}: no qrels/train.tsv to make training data of, but {names}, which may be for evaluation; name "
-            "the judgements to train on as --qrels FILE"
+            f"{folder}: no qrels/train.tsv to make training data from; {names} may be for evaluation; name the "
+            "judgements to train on as --qrels FILE"
         )
     if len(chosen := chosen or qrels) != 1:
         names = ", ".join(path.name for path in chosen)
@@ -211,7 +212,7 @@ class _Stored(TypedDict):
 
 
 class StoredDocuments:
-    """The documents by number, from 0."""
+    """Random access to documents by number, from 0."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / RECORDS
@@ -227,15 +228,15 @@ class StoredDocuments:
         return Record(stored["_id"], stored["text"], stored["title"])
 
     def numbers(self, ids: Ids[str]) -> dict[str, int]:
-        """Map ids to document numbers by a scan of all documents; unknown ids are left out."""
+        """Map ids to document numbers by scanning all documents; unknown ids are left out."""
         return {id: number for number in range(len(self)) if (id := self[number].id) in ids}
 
 
 def own_documents(queries: Sequence[Record], documents: StoredDocuments) -> np.ndarray:
     """Find queries that are documents themselves: int64 [queries], the document's number or -1.
 
-    Such a document has the query's id and its text, with or without the title; white space is ignored. BEIR's evaluator
-    (`ignore_identical_ids`) goes by the id alone, which many collections give to a query and a document by chance.
+    Such a document has the query's id and text, with or without the title, ignoring white space. BEIR's evaluator
+    (`ignore_identical_ids`) compares only ids, which in many collections coincide by chance.
     """
     numbers = documents.numbers({query.id for query in queries})
     own = np.full(len(queries), -1)

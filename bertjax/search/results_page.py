@@ -1,4 +1,4 @@
-"""Results of a search as one self-contained HTML page."""
+"""Search results as a self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ ol.hits { list-style: none; margin: 0; padding: 0; }
 
 
 def render_results(about: str, queries: Sequence[Record], results: Sequence[Hits], documents: StoredDocuments) -> str:
-    """Render the documents of each query, best first, with the words that they share with it marked.
+    """Render the documents of each query, best first, and mark the words of the query in them.
 
-    Long documents are shown by their beginning, and only the first queries of many are. All text is escaped.
+    Only the beginnings of long documents and the first 1,000 queries are shown. All text is escaped.
     """
     title = queries[0].whole if len(queries) == 1 else f"Results of {len(queries):,} queries"
     parts = [f"<h1>{escaped(title)}</h1>", f'<p class="about">{escaped(about)}</p>']
@@ -53,7 +53,7 @@ def _card(rank: int, score: float, record: Record, words: set[str]) -> str:
 
 
 def _marked(text: str, words: set[str]) -> str:
-    """Escaped text with the words of the query marked."""
+    """Escape text, and mark the words of the query."""
     pieces = re.split(r"(\w+)", text)
     return "".join(
         f"<mark>{escaped(piece)}</mark>" if number % 2 and piece.casefold() in words else escaped(piece)

@@ -1,4 +1,4 @@
-"""Retrieval of documents for queries (by vectors, by words, by both), reranking, and files of results."""
+"""Retrieve documents for queries (by vectors, words or both), rerank them, and write results."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def retrieve(
     own: np.ndarray,
     done: Callable[[int], object] = lambda more: None,
 ) -> dict[By, list[Hits]]:
-    """Rank documents by vectors, by words, or by both and by each of them alone; the `top` best for each query.
+    """Rank documents by vectors or words; `by` "both" gives each ranking and their fusion. Keeps the `top` best.
 
-    `own` int64 [queries] is the document that a query itself is, which is left out of its results, or -1. `done`
+    `own` int64 [queries], from `own_documents`, is the document to leave out of a query's results, or -1. `done`
     receives the number of queries answered since its last call.
     """
     results: dict[By, list[Hits]] = {way: [] for way in WAYS if by in (way, "both")}
@@ -75,7 +75,7 @@ def nearest(vectors: np.ndarray, queries: np.ndarray, top: int) -> list[Hits]:
     for start in range(0, len(vectors), _DOCUMENTS):
         for query, scores in enumerate(queries @ vectors[start : start + _DOCUMENTS].T):
             hits = results[query]
-            # A tie with the last hit ranks after it, because it is later in the index.
+            # Ties with the last hit are left out: they rank after it, because they are later in the index.
             better = np.flatnonzero(scores > hits.scores[-1]) if len(hits.scores) == top else np.arange(len(scores))
             documents = np.concatenate([hits.documents, start + better])
             results[query] = best(documents, np.concatenate([hits.scores, scores[better]]), top)
@@ -86,14 +86,14 @@ _PAIRS = 512  # per call of the model
 
 
 class Reranker:
-    """A model of `bertjax finetune relevance`; `counts` describes the pairs scored so far."""
+    """Reranks documents with a model of `bertjax finetune relevance`; `counts` covers the pairs scored so far."""
 
     def __init__(self, model: TrainedModel) -> None:
         """Put the weights on the devices. Raises ValueError for a model that was not trained for relevance."""
         if not model.kind or not get_kind(model.kind).ranks:
-            was = f"fine-tuned for {model.kind}" if model.kind else "pretrained alone"
+            was = f"fine-tuned for {model.kind}" if model.kind else "only pretrained"
             task = RELEVANCE.own_task
-            raise ValueError(f"--rerank {model.directory}: it was {was}; name a run of bertjax finetune {task}")
+            raise ValueError(f"--rerank {model.directory}: the model was {was}; name a run of bertjax finetune {task}")
         self.max_length, self.counts = model.max_length, LengthCounts()
         self._model = TaskModel(model)
 
@@ -113,7 +113,7 @@ class Reranker:
         for start in range(0, len(pairs), _PAIRS):
             batch = pairs[start : start + _PAIRS]
             inputs = [(query, documents[number].whole) for query, number in batch]
-            scores += cast(list[float], self._model.predict(inputs))  # what a relevance model predicts
+            scores += cast(list[float], self._model.predict(inputs))  # relevance models predict floats
             self.counts = LengthCounts(*map(sum, zip(astuple(self.counts), astuple(self._model.counts), strict=True)))
             done(len(batch))
         ends = accumulate(len(hits.documents) for hits in candidates)
@@ -125,7 +125,7 @@ _RUN_NAME = "bertjax"  # the last column of a TREC run
 
 
 def require_output(name: str) -> Path:
-    """The path to write results to. Raises ValueError if it cannot be written."""
+    """Check the path to write results to. Raises ValueError if it cannot be written."""
     return output_path(name, _LINES, "results")
 
 

@@ -1,8 +1,8 @@
 """Training data from judgements: queries with relevant passages, and hard negatives from the results.
 
-`bertjax finetune` reads the files. pairs/ trains vectors: a passage answers its own query, and the other passages of
-the batch are negatives. relevance/ trains a reranker with hard negatives: passages that were retrieved for the query
-and are not relevant. One judged query in ten (more if there are few) goes to the development set with all its rows.
+`bertjax finetune` reads the files. pairs/ trains vectors: a passage answers its query, and the other passages of the
+batch are negatives. relevance/ trains a reranker with hard negatives: passages that were retrieved for the query but
+are not relevant. One judged query in ten (more if there are few) goes to the development set with all its rows.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from bertjax.storage.files import replacing
 
 PAIRS, RELEVANCE = "pairs", "relevance"
 
-_DEV_PERIOD = 10  # one judged query in so many is for development
-_LEAST_DEV = 2  # but at least so many, if there are twice as many: one query alone measures little
-_OTHERS = 100  # negatives of all queries to choose from for a query without its own
+_DEV_PERIOD = 10  # one judged query in ten is for development
+_LEAST_DEV = 2  # development queries, if there are at least twice as many
+_OTHERS = 100  # negatives of other queries to choose from, for a query without its own
 _SEED = 0
 
 
 @dataclass
 class PairCounts:
-    """Numbers of rows written, and of answers left out."""
+    """Counts of rows written and of answers left out."""
 
     queries: int = 0
     positives: int = 0
     negatives: int = 0
     missing: int = 0  # judged documents that are not in the index
-    without_negatives: int = 0  # pairs left out because others have negatives, and no passage is one for them
+    without_negatives: int = 0  # pairs left out because others have negatives, but no passage is a negative for them
 
 
 def write_training_pairs(
@@ -49,11 +49,10 @@ def write_training_pairs(
 ) -> PairCounts:
     """Write train.jsonl and dev.jsonl of pairs/ and relevance/, with up to `negatives` for each relevant passage.
 
-    Rows have `text` (the query), `text_b` (the passage), and in relevance/ `label`, 1 or 0, in pairs/ `negatives`, so
-    many for every pair (the same ones again if the query has fewer); no pair has them if no query has any. Negatives
-    are drawn from the query's `results`, or for want of others from the negatives of all queries, without relevant
-    passages and copies of them. Raises ValueError unless two queries have a
-    relevant passage in the index.
+    Rows have `text` (the query) and `text_b` (the passage); in relevance/ also `label`, 1 or 0; in pairs/ also
+    `negatives`, the same number for every pair (repeated if the query has fewer), unless no query has any. Negatives
+    are drawn from the query's `results`, or if it has none from the negatives of all queries. Relevant passages and
+    copies of them are never negatives. Raises ValueError unless two queries have a relevant passage in the index.
     """
     numbers = documents.numbers({document for grades in judgements.values() for document in relevant_documents(grades)})
     counts = PairCounts()
@@ -68,7 +67,9 @@ def write_training_pairs(
     if not answered:
         raise ValueError("no query has a relevant document in the index; do the judgements belong to its documents?")
     if len(answered) == 1:
-        raise ValueError("one query has a relevant document in the index; give two or more: one to train, one to test")
+        raise ValueError(
+            "only one query has a relevant document in the index; give two or more: one to train, one to test"
+        )
     counts.queries, period = len(answered), min(_DEV_PERIOD, max(2, len(answered) // _LEAST_DEV))
     own = [
         _hard_negatives(hits.documents, answers, documents, negatives * len(answers), nth)
@@ -98,7 +99,7 @@ def write_training_pairs(
 def _hard_negatives(
     candidates: np.ndarray, answers: Sequence[int], documents: StoredDocuments, count: int, query: int
 ) -> np.ndarray:
-    """Draw up to `count` candidates, int64, that have the text of no answer, by the query's number."""
+    """Draw up to `count` candidates, int64, whose text is not an answer; the query's number seeds the draw."""
     relevant = {documents[number].whole for number in answers}
     others = np.setdiff1d(candidates, answers)
     others = others[[documents[int(number)].whole not in relevant for number in others]]
@@ -107,7 +108,7 @@ def _hard_negatives(
 
 
 def _share(drawn: np.ndarray, place: int, count: int) -> list[int]:
-    """The negatives of a query's answer number `place`."""
+    """Choose `count` negatives for a query's answer number `place`."""
     return np.resize(np.roll(drawn, -place * count), count if len(drawn) else 0).tolist()
 
 

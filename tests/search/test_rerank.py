@@ -89,8 +89,8 @@ def test_search_reranks_candidates(tmp_path, capsys):
     assert "by bm25, reranked and fused\n" in said.out
 
 
-@pytest.mark.parametrize(("kind", "was"), [("", "pretrained alone"), ("regression", "fine-tuned for regression")])
+@pytest.mark.parametrize(("kind", "was"), [("", "only pretrained"), ("regression", "fine-tuned for regression")])
 def test_reranker_rejects_other_models(tmp_path, kind, was):
     model = fine_tuned_model(tmp_path, kind) if kind else trained_model(tmp_path)
-    with pytest.raises(ValueError, match=f"it was {was}; name a run of bertjax finetune relevance"):
+    with pytest.raises(ValueError, match=f"the model was {was}; name a run of bertjax finetune relevance"):
         Reranker(model)

@@ -105,7 +105,7 @@ def test_read_judgements_with_spaces(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("q1\ta\t1\nq1\tb\n", "qrels, line 2: 'q1.tb' is not a judgement; write query, document, grade"),
+        ("q1\ta\t1\nq1\tb\n", "qrels, line 2: 'q1.tb' is not a judgement; write query, document and grade"),
         ("q1\ta\tgood\n", "qrels, line 1: .* is not a judgement"),
         ("q1\ta\t1\nquery-id\tcorpus-id\tscore\n", "qrels, line 2"),
         ("q1\ta\t1\nq1\ta\t2\n", "qrels, line 2: document 'a' has another grade for query 'q1' in an earlier line"),

@@ -251,7 +251,7 @@ def test_training_pairs_are_not_made_of_test_judgements(run, data, made, tmp_pat
     (folder / "qrels" / "test.tsv").write_text(JUDGED)
     fixed = (run, "--index", made, "--evaluate", folder, "--training-pairs", tmp_path / "out")
     assert search(*fixed) == 1
-    assert "no qrels/train.tsv to make training data of, but test.tsv" in capsys.readouterr().err
+    assert "no qrels/train.tsv to make training data from; test.tsv" in capsys.readouterr().err
     (folder / "qrels" / "train.tsv").write_text(JUDGED.replace("q1\topening\t2\n", ""))
     assert search(*fixed) == 0
     assert "2 queries with 2 relevant passages" in capsys.readouterr().out
@@ -413,7 +413,9 @@ def test_index_of_another_format_is_rejected(made, tmp_path):
     shutil.copytree(made, folder)
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps(manifest | {"format_version": 1}))
-    with pytest.raises(ValueError, match="an index of format 1, and this is 2; remove the folder"):
+    with pytest.raises(
+        ValueError, match="an index of format 1, but this version of bertjax reads 2; remove the folder"
+    ):
         open_index(folder)
 
 
@@ -446,7 +448,7 @@ def test_concurrent_build_is_rejected(run, data, made, tmp_path, capsys, monkeyp
     # It looked before the first had ended, and began after.
     monkeypatch.setattr(searching, "has_index", lambda folder: False)
     assert search(*fixed) == 1
-    assert "index: another process has just built it; run the same command" in capsys.readouterr().err
+    assert "index: another process has just built the index; run the same command" in capsys.readouterr().err
 
 
 @pytest.mark.long  # the suite has the formula in test_bm25.py, and the figures on a small collection
