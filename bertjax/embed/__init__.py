@@ -1,4 +1,4 @@
-"""Texts to vectors."""
+"""Embedding: encode texts as vectors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts to vectors with a trained model: streaming, batched by length, on all devices of this machine."""
+"""Encode texts as vectors with a trained model: streaming, batched by length, on all devices of this machine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Long = Literal["truncate", "split"]
 
 
 class TextCounts(LengthCounts):
-    """Numbers of texts, in the words of the encoder: a long text is split into parts."""
+    """Counts of texts. Notices speak of texts, and of the parts that a long text is split into."""
 
     unit, window = "texts", "parts"
     remedy = " (use --long split, in Python long='split', to keep them)"
@@ -42,9 +42,9 @@ class TextCounts(LengthCounts):
 def token_rows(
     texts: Sequence[str], tokenizer: Tokenizer, max_length: int, long: Long, counts: TextCounts
 ) -> list[list[np.ndarray]]:
-    """The rows of each text, int32 [CLS] ... [SEP] of at most `max_length` tokens: one, or with `split` its parts.
+    """Make the rows of each text, int32 [CLS] ... [SEP] of at most `max_length` tokens, and add to `counts`.
 
-    Parts end where a word ends, unless one word fills a row. `counts` is added to.
+    A text has one row, or with `split` one per part. Parts end with whole words, unless a word does not fit in a row.
     """
     rows = []
     for ids in tokenizer.encode_sentences(texts):
@@ -81,23 +81,23 @@ def _count(counts: TextCounts, tokens: int, pieces: Sequence[np.ndarray]) -> Non
 
 
 def joined_rows(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Values per token of [CLS] text [SEP] from those of its parts, without the inner [SEP] [CLS]."""
+    """Join values per token of a text's parts, without the [SEP] [CLS] between them."""
     last = len(parts) - 1
     return np.concatenate([part[int(number > 0) : len(part) - int(number < last)] for number, part in enumerate(parts)])
 
 
 SHORTEST_PART = 8  # tokens, special ones included
-_LENGTH_STEPS = 2  # of the lengths that rows are padded to; see `row_length`
+_LENGTH_STEPS = 2  # lengths between two powers of two; see `row_length`
 _TOKENIZED_AT_ONCE = 256  # texts
 _WINDOW_TOKENS = 1 << 17  # per device, sorted by length together; more means less padding and more memory
-_WINDOW_BATCHES = 16  # at least
-_WINDOW_BYTES = 256 << 20  # of results that wait for earlier ones
-_TINY = 1e-12  # the least norm to divide by, as in torch.nn.functional.normalize
+_WINDOW_BATCHES = 16  # least number of batches in a window
+_WINDOW_BYTES = 256 << 20  # of vectors per token in a window
+_TINY = 1e-12  # lower limit of norms, as in torch.nn.functional.normalize
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """How a text is encoded: as one vector, or with pooling none as one vector per token."""
+    """Options of an encoding: one vector per text, or with pooling "none" one per token."""
 
     pooling: Pooling = "mean"
     layer: Layer = "last"
@@ -107,11 +107,11 @@ class Encoding:
     dtype: Literal["float32", "bfloat16"] = "float32"  # of the computation; bfloat16 is faster on accelerators
     batch_tokens: int | None = None  # per device and batch, padding included; None: by the kind of device
     batch_size: int | None = None  # rows per device and batch, at most; None: as many as batch_tokens allow
-    prompt: str = ""  # put before every text
+    prompt: str = ""  # prepended to every text
 
 
 class EncodingOptions(TypedDict, total=False):
-    """The fields of `Encoding`, each of which may be left out."""
+    """The fields of `Encoding` as optional keywords."""
 
     pooling: Pooling
     layer: Layer
@@ -128,11 +128,11 @@ class Embedding(NamedTuple):
     """The encoding of one text."""
 
     vectors: np.ndarray  # float32 [D], or a row per token [n, D]
-    ids: np.ndarray  # int32 [n]: the tokens, [CLS] and [SEP] around those of the text
+    ids: np.ndarray  # int32 [n]: the tokens, including [CLS] and [SEP]
 
 
 class TextEncoder:
-    """A model with an encoding; `counts` describes all texts encoded so far."""
+    """Encodes texts with a model; `counts` covers all texts encoded so far."""
 
     def __init__(self, model: TrainedModel, encoding: Encoding, devices: Sequence[Device] | None = None) -> None:
         """Put the weights on every device. Raises ValueError for an encoding that the model does not support."""
@@ -146,17 +146,19 @@ class TextEncoder:
         self.width = vector_width(model.config.model, encoding.layer)
 
     def encode(self, texts: Iterable[str], done: Callable[[int], object] = lambda more: None) -> Iterator[Embedding]:
-        """The embedding of each text, in order, as soon as a window of texts is through.
+        """Yield the embedding of each text, in order, window by window.
 
-        `done` receives the number of texts computed by each batch. Memory is bounded by the window and the
-        longest text. Raises ValueError for a text with a lone surrogate, quoting it, and for one whose vector is not
-        finite, naming its number from 1.
+        `done` receives the number of texts that each batch completes. Memory is bounded by the window and the longest
+        text. Raises ValueError for a text with a lone surrogate, quoting it, and for a vector that is not finite,
+        naming the number of the text from 1.
         """
         first = self.counts.examples + 1
         for window in self._windows(texts):
             rows = [row for parts in window for row in parts]
-            begins = np.cumsum([0, *[len(parts) for parts in window]])[:-1]  # the rows that are a text's first
-            vectors = iter(self._vectors(rows, lambda some, begins=begins: done(int(np.isin(some, begins).sum()))))
+            begins = np.cumsum([0, *[len(parts) for parts in window]])[:-1]  # the first row of each text
+            vectors = iter(
+                self._vectors(rows, lambda numbers, begins=begins: done(int(np.isin(numbers, begins).sum())))
+            )
             for number, parts in enumerate(window, first):
                 part_vectors = [next(vectors) for _ in parts]
                 whole = _joined(part_vectors, parts, self.encoding.pooling)
@@ -167,15 +169,15 @@ class TextEncoder:
             first += len(window)
 
     def _windows(self, texts: Iterable[str]) -> Iterator[list[list[np.ndarray]]]:
-        """The rows of each text, one window at a time: the texts that are sorted by length together."""
+        """Yield the rows of each text, a window at a time: the texts that are sorted by length together."""
         budget = max(_WINDOW_TOKENS, _WINDOW_BATCHES * self._batch_tokens) * batch_shards(self._mesh)
         if self.encoding.pooling == "none":
             budget = min(budget, _WINDOW_BYTES // (4 * self.width))
         window: list[list[np.ndarray]] = []
         tokens = 0
         source = iter(texts)
-        while some := [self.encoding.prompt + text for text in itertools.islice(source, _TOKENIZED_AT_ONCE)]:
-            for parts in token_rows(some, self._tokenizer, self.max_length, self.encoding.long, self.counts):
+        while batch := [self.encoding.prompt + text for text in itertools.islice(source, _TOKENIZED_AT_ONCE)]:
+            for parts in token_rows(batch, self._tokenizer, self.max_length, self.encoding.long, self.counts):
                 size = sum(len(part) for part in parts)
                 if window and tokens + size > budget:
                     yield window
@@ -186,15 +188,15 @@ class TextEncoder:
             yield window
 
     def _vectors(self, rows: Sequence[np.ndarray], done: Callable[[list[int]], object]) -> list[np.ndarray]:
-        """The vectors of each row; a batch is computed while the one before is fetched. `done` receives its rows."""
+        """Compute the vectors of rows; fetches a batch while the next is computed, then calls `done` with its rows."""
         results: list[np.ndarray] = [np.empty(0)] * len(rows)
 
         def fetch(numbers: list[int], out: jax.Array) -> None:
             values = np.asarray(out)
             for index, number in enumerate(numbers):
-                whole = self.encoding.pooling != "none"
-                # A copy: a view would keep the whole batch.
-                results[number] = (values[index] if whole else values[index, : len(rows[number])]).copy()
+                per_text = self.encoding.pooling != "none"
+                # Copied, because a view would keep the whole batch in memory.
+                results[number] = (values[index] if per_text else values[index, : len(rows[number])]).copy()
             done(numbers)
 
         waiting: tuple[list[int], jax.Array] | None = None
@@ -208,12 +210,12 @@ class TextEncoder:
         return results
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[tuple[list[int], int, int]]:
-        """(row numbers, padded length, rows with fillers) of similar lengths, in few shapes, since each is compiled."""
+        """Yield batches of similar lengths in few shapes: (row numbers, padded length, rows with padding rows)."""
         order = sorted(range(len(lengths)), key=lambda number: -lengths[number])
         shards, start = batch_shards(self._mesh), 0
         while start < len(order):
             length = self._padded(lengths[order[start]])
-            most = max(1, self._batch_tokens // length)  # one row may exceed the default of the device
+            most = max(1, self._batch_tokens // length)  # at least one row, even if it exceeds the device's default
             height = shards * power_of_two_below(min(most, self.encoding.batch_size or most))
             numbers = order[start : start + height]
             if sees_blocks(self._model, length):
@@ -224,7 +226,7 @@ class TextEncoder:
             yield numbers, length, height
 
     def _padded(self, needed: int) -> int:
-        """The length of the row of a text with so many tokens."""
+        """Return the padded length of a row with `needed` tokens."""
         return length_of_text(self._model, needed, min(row_length(needed, _LENGTH_STEPS), self.max_length))
 
     def _compute(self, rows: Sequence[np.ndarray], length: int, height: int) -> jax.Array:
@@ -233,7 +235,7 @@ class TextEncoder:
         for index, row in enumerate(rows):
             ids[index, : len(row)], real[index, : len(row)] = row, 1
         batch = jax.device_put((ids, real), batch_sharding(self._mesh))
-        # The default precision of accelerators multiplies float32 in fewer bits.
+        # By default accelerators multiply float32 with fewer bits.
         precision = "highest" if self.encoding.dtype == "float32" else "default"
         with jax.set_mesh(self._mesh), jax.default_matmul_precision(precision):
             return _embed(
@@ -262,7 +264,7 @@ def _embed(
     pooling: Pooling,
     layer: Layer,
 ) -> jax.Array:
-    """Vectors of rows that are sharded over the devices, [B, D] or [B, L, D], without communication."""
+    """Compute the vectors of rows, [B, D] or [B, L, D], sharded over the devices without communication."""
 
     def local(params: Params, input_ids: jax.Array, real: jax.Array) -> jax.Array:
         bert = bind(graphdef, params)
@@ -280,9 +282,9 @@ def _embed(
 
 
 def _joined(vectors: Sequence[np.ndarray], parts: Sequence[np.ndarray], pooling: Pooling) -> np.ndarray:
-    """The vector of a text from the vectors of its parts, as close to that of one row as possible.
+    """Combine the vectors of a text's parts, as close to the vector of an undivided text as possible.
 
-    Mean and maximum are over all tokens of all parts; cls and pooler are averaged over the parts.
+    Mean and maximum cover the tokens of all parts; cls and pooler are averaged over the parts.
     """
     if pooling == "none":
         return joined_rows(vectors)
@@ -295,13 +297,13 @@ def _joined(vectors: Sequence[np.ndarray], parts: Sequence[np.ndarray], pooling:
 
 
 def require_trained(pooling: Pooling, untrained: Collection[str], origin: str) -> None:
-    """Raise ValueError if a pooling is that of an untrained module."""
+    """Raise ValueError if pooling uses an untrained module."""
     if pooling in untrained:
-        raise ValueError(f"{origin}: pooling=pooler: it has no pooler; choose mean, cls or max")
+        raise ValueError(f"{origin}: pooling=pooler: the model has no trained pooler; choose mean, cls or max")
 
 
 def _checked_length(model: TrainedModel, encoding: Encoding) -> int:
-    """Tokens of the longest row. Raises ValueError for an option of the encoding that the model does not support."""
+    """Return the length of the longest row. Raises ValueError for options that the model does not support."""
     check_vectors(model.config.model, encoding.pooling, encoding.layer)
     if encoding.long not in ("truncate", "split"):
         raise ValueError(f"long={encoding.long!r}: choose truncate or split")
@@ -316,7 +318,7 @@ def _checked_length(model: TrainedModel, encoding: Encoding) -> int:
         )
     if encoding.batch_tokens is not None and encoding.batch_tokens < length:
         raise ValueError(
-            f"batch_tokens={encoding.batch_tokens}: a row alone may have {length} tokens; give at least that"
+            f"batch_tokens={encoding.batch_tokens}: a single row may have {length} tokens; give at least that"
         )
     if encoding.batch_size is not None and encoding.batch_size < 1:
         raise ValueError(f"batch_size={encoding.batch_size}: give 1 or more")

@@ -1,4 +1,4 @@
-"""A model's vectors in the interface of mteb, the benchmark of text embeddings (`pip install mteb`)."""
+"""Adapter for mteb, the benchmark of text embeddings (`pip install mteb`)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 
 
 class MtebEncoder:
-    """What `mteb.evaluate` takes as a model: mteb's `EncoderProtocol` (2.x) around a function from texts to vectors.
+    """Model for `mteb.evaluate`: mteb's `EncoderProtocol` (2.x) around a function from texts to vectors.
 
-    `prompts` are put before texts by their type, "query" or "document"; similarity is the cosine.
+    `prompts` are prepended to texts by their type, "query" or "document"; similarity is the cosine.
     """
 
     def __init__(
@@ -22,31 +22,31 @@ class MtebEncoder:
         width: int,
         prompts: Mapping[str, str],
     ) -> None:
-        """`encode` returns float32 [texts, `width`]; `name` is that of the model in mteb's results, ORGANISATION/NAME.
+        """Wrap `encode`, which returns float32 [texts, `width`]. mteb's results use `name`, ORGANISATION/NAME.
 
-        Raises ValueError for a prompt of another type.
+        Raises ValueError for prompts of unknown types.
         """
         if unknown := [kind for kind in prompts if kind not in ("query", "document")]:
-            raise ValueError(f"prompts={dict(prompts)}: {unknown[0]!r} is no type of text; use query and document")
+            raise ValueError(f"prompts={dict(prompts)}: {unknown[0]!r} is not a type of text; use query and document")
         self._encode, self._prompts = encode, prompts
         self._metadata = {"name": name, "max_tokens": float(max_tokens), "embed_dim": width}
 
     def encode(self, inputs: Iterable[Mapping[str, Any]], *, prompt_type: str | None = None, **task: Any) -> np.ndarray:
-        """The vectors of mteb's batches, each with its texts under "text": float32 [texts, D].
+        """Encode mteb's batches, each with its texts under "text": float32 [texts, D].
 
-        `task` is what mteb says of the task; batches on a device are chosen by bertjax.
+        `task` holds mteb's description of the task, which is ignored; bertjax makes its own batches.
         """
         prompt = self._prompts.get(str(getattr(prompt_type, "value", prompt_type)), "")
         return self._encode([prompt + text for batch in inputs for text in batch["text"]])
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """The cosine of each vector with each of the others: [n, m]."""
+        """Compute the cosine of each vector with each of the others: [n, m]."""
         from mteb.similarity_functions import cos_sim  # pyright: ignore[reportMissingImports]
 
         return cos_sim(embeddings1, embeddings2)
 
     def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """The cosine of each vector with its other: [n]."""
+        """Compute the cosines of pairs of vectors: [n]."""
         from mteb.similarity_functions import pairwise_cos_sim  # pyright: ignore[reportMissingImports]
 
         return pairwise_cos_sim(embeddings1, embeddings2)

@@ -16,7 +16,7 @@ from bertjax.storage.files import replacing
 from bertjax.storage.lean_import import require_package
 from bertjax.storage.remote import is_remote
 
-OFFSETS = ".offsets.npy"  # of the file next to matrices in .npy: where each text's rows begin
+OFFSETS = ".offsets.npy"  # suffix of the file beside matrices in .npy, with the first row of each text
 
 _FLOATS, _OFFSETS = "<f4", "<i8"
 _ROW_GROUP_BYTES = 16 << 20
@@ -25,7 +25,7 @@ Add = Callable[[Embedding], None]
 
 
 def require_output(name: str) -> Path:
-    """The path to write vectors to. Raises ValueError or ModuleNotFoundError early if that is impossible."""
+    """Check the path to write vectors to. Raises ValueError or ModuleNotFoundError if it cannot be written."""
     path = output_path(name, _WRITERS, "vectors")
     if path.suffix == ".parquet":
         require_package("pyarrow", "'bertjax[parquet]'", f"--output {path}")
@@ -33,9 +33,9 @@ def require_output(name: str) -> Path:
 
 
 def output_path(name: str, suffixes: Collection[str], things: str) -> Path:
-    """The path to write to. Raises ValueError for another suffix, or a folder that is not on this machine."""
+    """Check the path to write to. Raises ValueError for another suffix, a URL, or a missing folder."""
     if is_remote(name):
-        raise ValueError(f"--output {name}: {things} are written to a file of this machine; name one, and upload that")
+        raise ValueError(f"--output {name}: {things} are written to a local file; name one, and upload it afterwards")
     path = Path(name)
     if path.suffix not in suffixes:
         raise ValueError(f"--output {path}: unsupported format {path.suffix!r}; use {', '.join(suffixes)}")
@@ -45,11 +45,11 @@ def output_path(name: str, suffixes: Collection[str], things: str) -> Path:
 
 
 def open_output(path: Path, width: int, matrices: bool, tokens: list[str]) -> AbstractContextManager[Add]:
-    """A function that writes embeddings of `width` dims, one by one; an existing file is replaced at the end.
+    """Open a file; the context is a function that writes the next embedding. An existing file is replaced at the end.
 
-    .npy: float32 [texts, width]; of matrices [all tokens, width] with `<name>.offsets.npy`, int64 [texts + 1], next
-    it: text i has the rows from offset i up to offset i + 1. .jsonl: a line per text, `{"vector": [...]}` or
-    `{"tokens": [...], "matrix": [[...], ...]}`, in digits that give the same float32. .parquet: columns of these names.
+    .npy: float32 [texts, width]; for matrices [all tokens, width] and a second file `<name>.offsets.npy`, int64
+    [texts + 1]: text i has the rows from offset i up to offset i + 1. .jsonl: a line per text, `{"vector": [...]}` or
+    `{"tokens": [...], "matrix": [[...], ...]}`, with enough digits for float32. .parquet: columns with the same names.
     `tokens` are the vocabulary's.
     """
     return _WRITERS[path.suffix](path, width, matrices, tokens)
@@ -62,11 +62,11 @@ def _npy(path: Path, width: int, matrices: bool, tokens: list[str]) -> Iterator[
         rows = stack.enter_context(_GrowingArray.at(path, _FLOATS, (width,)))
         if not matrices:
             yield lambda embedding: rows.append(embedding.vectors[None])
-            if path.exists():  # of matrices maybe, whose offsets are not of these rows
+            if path.exists():  # maybe with matrices, whose offsets do not fit the new rows
                 path.unlink()
                 offsets_path.unlink(missing_ok=True)
             return
-        # Entered last, so that it is published first: rows never exist without their offsets.
+        # Entered last, so that it is published first and rows never exist without their offsets.
         offsets = stack.enter_context(_GrowingArray.at(offsets_path, _OFFSETS, ()))
         offsets.append(np.zeros(1, np.int64))
 
@@ -83,18 +83,18 @@ class _GrowingArray:
 
     def __init__(self, file: BinaryIO, dtype: str, inner: tuple[int, ...]) -> None:
         self._file, self._dtype, self._inner, self.length = file, dtype, inner, 0
-        self._header()
+        self._write_header()
         self._begin = file.tell()
 
     @classmethod
     @contextlib.contextmanager
     def at(cls, path: Path, dtype: str, inner: tuple[int, ...]) -> Iterator[_GrowingArray]:
-        """A file that replaces `path` at the end."""
+        """Open an array; its file replaces `path` at the end."""
         with replacing(path) as file:
             array = cls(file, dtype, inner)
             yield array
             file.seek(0)
-            array._header()
+            array._write_header()
             assert file.tell() == array._begin, "NumPy pads the header so that the first dim can grow"
 
     def append(self, part: np.ndarray) -> None:
@@ -102,9 +102,9 @@ class _GrowingArray:
         self._file.write(np.ascontiguousarray(part, self._dtype).data)
         self.length += len(part)
 
-    def _header(self) -> None:
-        described = {"descr": self._dtype, "fortran_order": False, "shape": (self.length, *self._inner)}
-        np.lib.format.write_array_header_1_0(self._file, described)
+    def _write_header(self) -> None:
+        header = {"descr": self._dtype, "fortran_order": False, "shape": (self.length, *self._inner)}
+        np.lib.format.write_array_header_1_0(self._file, header)
 
 
 @contextlib.contextmanager
@@ -133,31 +133,31 @@ def _parquet(path: Path, width: int, matrices: bool, tokens: list[str]) -> Itera
     vector = pa.list_(pa.float32(), width)
     columns = {"tokens": pa.list_(pa.string()), "matrix": pa.list_(vector)} if matrices else {"vector": vector}
     schema = pa.schema(columns)
-    held: list[Embedding] = []
+    buffer: list[Embedding] = []
     size = 0
 
     def write() -> None:
         nonlocal size
-        flat = np.concatenate([embedding.vectors.ravel() for embedding in held])
+        flat = np.concatenate([embedding.vectors.ravel() for embedding in buffer])
         arrays = [pa.FixedSizeListArray.from_arrays(pa.array(flat), width)]
         if matrices:
-            offsets = pa.array(np.cumsum([0, *[len(embedding.ids) for embedding in held]]), pa.int32())
-            names = pa.array([[tokens[i] for i in embedding.ids] for embedding in held], columns["tokens"])
+            offsets = pa.array(np.cumsum([0, *[len(embedding.ids) for embedding in buffer]]), pa.int32())
+            names = pa.array([[tokens[i] for i in embedding.ids] for embedding in buffer], columns["tokens"])
             arrays = [names, pa.ListArray.from_arrays(offsets, arrays[0])]
         writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
-        held.clear()
+        buffer.clear()
         size = 0
 
     def add(embedding: Embedding) -> None:
         nonlocal size
-        held.append(embedding)
+        buffer.append(embedding)
         size += embedding.vectors.nbytes
         if size >= _ROW_GROUP_BYTES:
             write()
 
     with replacing(path) as file, ParquetWriter(file, schema) as writer:
         yield add
-        if held:
+        if buffer:
             write()
 
 

@@ -26,20 +26,18 @@ Reader = Callable[[ReadCounts], Iterator[str]]
 
 
 def read_texts(paths: Sequence[str], field: str | None, counts: ReadCounts) -> Iterator[str]:
-    """The texts of files, in order: `field` of each line of a .jsonl or row of a .csv, .tsv or .parquet, or else lines.
+    """Read the texts of files, in order: `field` of each record of a .jsonl, .csv, .tsv or .parquet, else lines.
 
-    Of a file of sequences (.fasta, .fa, ...) each record is a text.
-
-    Files may be compressed (.gz .bz2 .xz .zst); `-` is standard input, in JSON Lines if `field` is given. A blank line
-    is an empty text, so that text n is line n. Raises ValueError naming file and line for what cannot be read, and for
-    a field of a file that has none.
+    In a file of sequences (.fasta, .fa, ...) each record is a text. Files may be compressed (.gz .bz2 .xz .zst); `-` is
+    standard input, in JSON Lines if `field` is given. A blank line is an empty text, so that text n is line n. Raises
+    ValueError naming file and line of unreadable content, and for a `field` of a file without fields.
     """
     for reader in [_reader(path, field) for path in paths]:
         yield from reader(counts)
 
 
 def count_texts(paths: Sequence[str], field: str | None) -> int | None:
-    """The number of texts, by reading the files once; None if one of them can be read only once (a pipe).
+    """Count texts by reading the files once; None if one of them can be read only once (a pipe).
 
     Raises ValueError as `read_texts` does, so that bad input is refused before the work begins.
     """
@@ -49,23 +47,23 @@ def count_texts(paths: Sequence[str], field: str | None) -> int | None:
 
 
 def has_json(path: str, field: str | None) -> bool:
-    """Whether a file is JSON Lines: by its suffix, or for standard input by whether a field is given."""
+    """Check whether a file is JSON Lines: by its suffix, for standard input by whether there is a field."""
     return _bare(path).endswith(_JSON) or (path == STANDARD_INPUT and bool(field))
 
 
 def source_of_texts(path: str) -> str:
-    """The file to open. Raises ValueError if it does not exist."""
+    """Return the file to open. Raises ValueError if it does not exist."""
     if path == STANDARD_INPUT:
         return "/dev/stdin"
     if not is_remote(path) and not Path(path).exists():
         raise ValueError(f"{path}: no such file; correct the path, or give - for standard input")
     if not is_remote(path) and Path(path).is_dir():
-        raise ValueError(f"{path}: it is a folder; name files in it, as {Path(path) / '*.txt'}")
+        raise ValueError(f"{path}: a folder; name files in it, such as {Path(path) / '*.txt'}")
     return path
 
 
 def _reader(path: str, field: str | None) -> Reader:
-    """The reader of a file, by its suffix. Raises ValueError if it does not exist or takes no `field`."""
+    """Choose the reader of a file by its suffix. Raises ValueError if it does not exist or does not accept `field`."""
     source = source_of_texts(path)
     if _bare(path).endswith(_TABLES):
         return lambda counts: parquet.texts(source, counts, field or DEFAULT_FIELD)
@@ -78,7 +76,7 @@ def _reader(path: str, field: str | None) -> Reader:
     records = _record_kind(path)
     if field:
         raise ValueError(
-            f"{path}: --field {field} is for {', '.join((*_JSON, *_CSV, *_TABLES))}, and this is a text a line"
+            f"{path}: --field {field} is for {', '.join((*_JSON, *_CSV, *_TABLES))}, but this file has a text per line"
         )
     if records is not None:
         return lambda counts: _records(records, source, counts)
@@ -86,9 +84,9 @@ def _reader(path: str, field: str | None) -> Reader:
 
 
 def _column_texts(path: str, column: str) -> Iterator[str]:
-    """The values of a column of a CSV or TSV. Raises ValueError for a missing column, naming a likely one."""
+    """Yield the values of a column of a CSV or TSV. Raises ValueError for a missing column, naming a likely one."""
     if is_remote(path):
-        raise ValueError(f"{path}: a table is read from a file of this machine; copy it here")
+        raise ValueError(f"{path}: tables are read from local files; copy it to this machine")
     try:
         for row in read_rows(Path(path), Wanted((column,)), warnings.warn):
             yield row.values[column]
@@ -99,7 +97,7 @@ def _column_texts(path: str, column: str) -> Iterator[str]:
 
 
 def _record_kind(path: str) -> SourceKind | None:
-    """The kind of source whose records are sequences, by the name of a file; None for other files."""
+    """Find the kind of source with sequences as records by a file's name; None for other files."""
     name = Path(_bare(path)).name
     sequences = (kind for kind in KINDS.values() if kind.is_sequence and kind.read is not None)
     kinds = (kind for kind in sequences if kind.folder_names != SourceKind.folder_names)
@@ -107,7 +105,7 @@ def _record_kind(path: str) -> SourceKind | None:
 
 
 def _records(kind: SourceKind, path: str, counts: ReadCounts) -> Iterator[str]:
-    """The letters of each record, which may come in pieces; those of an empty one are an empty text."""
+    """Yield the letters of each record, which may come in pieces; "" for an empty record."""
     assert kind.read is not None
     pieces: list[str] = []
     for piece in kind.read(SourceFile(kind.name, path), counts):
@@ -119,11 +117,13 @@ def _records(kind: SourceKind, path: str, counts: ReadCounts) -> Iterator[str]:
 
 
 def _bare(path: str) -> str:
-    """A file's name without the suffix of its compression."""
+    """Remove the suffix of a compressed file."""
     for suffix in COMPRESSED:
         path = path.removesuffix(suffix)
     return path
 
 
 def _refuse(path: str, number: int) -> None:
-    raise ValueError(f"{path}, line {number}: a text of more than {RECORD_CAP >> 20} MiB; is it a text a line?")
+    raise ValueError(
+        f"{path}, line {number}: a text of more than {RECORD_CAP >> 20} MiB; does the file have one text per line?"
+    )

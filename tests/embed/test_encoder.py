@@ -220,7 +220,7 @@ def test_bfloat16_is_near(tiny: tuple[TrainedModel, Path]) -> None:
         ({"pooling": "pooler", "layer": 2}, "the pooler was trained on the last layer"),
         ({"max_length": 65}, "max_length=65: the model was trained on rows of 64 tokens; choose 8 to 64"),
         ({"max_length": 2}, "max_length=2"),
-        ({"batch_tokens": 32}, "batch_tokens=32: a row alone may have 64 tokens"),
+        ({"batch_tokens": 32}, "batch_tokens=32: a single row may have 64 tokens"),
         ({"batch_size": 0}, "batch_size=0: give 1 or more"),
         ({"long": "drop"}, "long='drop'"),
         ({"dtype": "float16"}, "dtype='float16'"),

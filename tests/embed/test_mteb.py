@@ -34,7 +34,7 @@ def test_prompts_and_batches_reach_the_encoder(model: LoadedModel) -> None:
     assert np.array_equal(encoder.encode(batches, prompt_type="query", batch_size=2), asked)
     with pytest.raises(ValueError, match="pooling='none': mteb compares one vector per text"):
         model.as_mteb(pooling="none")
-    with pytest.raises(ValueError, match="'passage' is no type of text; use query and document"):
+    with pytest.raises(ValueError, match="'passage' is not a type of text; use query and document"):
         MtebEncoder(np.zeros, "a/b", 8, 4, {"passage": ""})
 
 
