@@ -1,4 +1,4 @@
-"""Tasks: their data, their kinds, their training, their predictions and metrics."""
+"""Fine-tuning: tasks, their data and kinds, training, predictions and metrics."""
 
 from __future__ import annotations
 

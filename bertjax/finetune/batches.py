@@ -16,20 +16,20 @@ from bertjax.input.packing import pack
 from bertjax.input.randomness import derive_key, permute
 from bertjax.text.ragged import before_in_row, range_indices
 
-_STEPS = 4  # of lengths above the table's; see `row_length`
+_STEPS = 4  # lengths between two powers of two; see `row_length`
 
 # Long packed rows leave fewer gaps at their ends, but cost more attention.
 _PACKED_LENGTH = 128
-_LEAST_ROWS = 8  # if examples are short enough, so that several devices have work
+_LEAST_ROWS = 8  # in a batch whose examples are short enough, so that several devices have work
 _TOKENS_PER_SLOT = 8
 
 
 class TaskBatches:
     """Rows of a task, epoch after epoch: example n of a run is number n mod R of epoch n // R, as in pretraining.
 
-    The global batch size is a number of examples. They share rows if `packed`; else each has a row. The longest example
-    of the global batch decides the length of rows, rounded up to one of a few, so that it is equal in every process.
-    Block-sparse attention therefore has the blocks of a step's longest example in training; `Predictor` gives each
+    The global batch size counts examples. They share rows if `packed`; else each has a row. The longest example of the
+    global batch decides the length of rows, rounded up to one of a few, so that every process has the same shapes. In
+    training, block-sparse attention therefore uses the blocks of the step's longest example; `Predictor` gives each
     example its own.
     """
 
@@ -55,12 +55,12 @@ class TaskBatches:
         self.rows_per_epoch = self.estimated_rows = len(rows)
 
     def release(self) -> None:
-        """Nothing is planned."""
+        """Do nothing: no plan of an epoch is kept in memory."""
 
     def batch(self, step: int, global_batch_size: int, rows: Rows = None) -> Batch:
-        """The arrays for the devices with these rows of a global batch of one example per row.
+        """Build the arrays of a step for the devices that hold `rows` of its global batch; all rows if None.
 
-        Arrays per token are [B, L]; for packed rows see `lay_out`.
+        `rows` counts one example per row, packed or not. Arrays per token are [B, L]; for packed rows see `lay_out`.
         """
         # 1. The numbers of the step's examples, int64 [global_batch_size]
         epochs, order = np.divmod(np.arange(global_batch_size) + step * global_batch_size, self.rows_per_epoch)
@@ -75,7 +75,7 @@ class TaskBatches:
             length = padded_length(int(self._rows.lengths[chosen].max()), self._max_length)
             return padded(self._rows, chosen if rows is None else chosen[rows], length, self._pad_id)
 
-        # 3. Or shared rows; these devices hold those of their shards
+        # 3. Or shared rows, of which these devices hold their shards
         key = derive_key(self._seed, "rows of examples", step)
         layout = pack_examples(self._rows.lengths[chosen], key, self._shards * self._microbatches)
         if rows is not None:
@@ -166,7 +166,7 @@ def pack_examples(lengths: np.ndarray, key: int, multiple: int = 1) -> PackedLay
 def lay_out(rows: TaskRows, chosen: np.ndarray, layout: PackedLayout, pad_id: int) -> Batch:
     """The batch of the examples `rows[chosen]` in this layout.
 
-    Arrays are those of `TaskRows`, [R, L] per token and [R, S] per example, with zeros (`label_weights` 0) in empty
+    It has the arrays of `TaskRows`, [R, L] per token and [R, S] per example, with zeros (`label_weights` 0) in empty
     slots; `sequence_ids` number the examples of a row from 1.
     """
     numbers = chosen[layout.example]

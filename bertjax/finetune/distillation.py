@@ -26,7 +26,7 @@ PREDICTIONS = "distil_predictions"
 def distillation_objective(kind: Kind, task: TaskConfig) -> Objective:
     """The objective of a run with a teacher, by `task.distil`.
 
-    Raises ValueError for the predictions of a kind of task without a loss for them.
+    Raises ValueError if the kind of task has no loss to learn predictions with.
     """
     if task.distil == "layers":
         return DISTIL_LAYERS

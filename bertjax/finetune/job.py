@@ -1,4 +1,4 @@
-"""Assembles the job of a fine-tuning run, whose batches, objective and evaluation belong to the task."""
+"""Assemble the job of a fine-tuning run: the task provides batches, objective and evaluation."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from bertjax.training.teacher import Teacher, flops_of_networks
 
 @dataclass(frozen=True)
 class DevSets:
-    """The evaluation of a run: figures of each development set, named `eval/...` for the first one."""
+    """Evaluates a run on its development sets. Figures are `eval/FIGURE` for the first set, `eval/SET/FIGURE` else."""
 
     predictor: Predictor
     objective: Objective
@@ -71,21 +71,21 @@ class DevSets:
             assert split.figures is not None, "a development set has labels"
             outputs[name], losses = predicted
             prefix = f"eval/{name}" if number else "eval"
-            of_set = {loss: losses[loss]} | split.figures(outputs[name])
-            figures |= {f"{prefix}/{figure}": value for figure, value in of_set.items()}
+            split_figures = {loss: losses[loss]} | split.figures(outputs[name])
+            figures |= {f"{prefix}/{figure}": value for figure, value in split_figures.items()}
         return figures, outputs
 
 
 def check_before_data(config: FinetuneConfig, kind: Kind) -> None:
-    """Refuse a config that is invalid for any data of this kind of task. Raises ValueError like `validate`.
+    """Check a config before its data is read. Raises ValueError like `validate`.
 
-    Values that follow from the data (see `resolved`) get placeholders. Encoding checks the length of rows.
+    Placeholders stand for values that depend on the data (see `resolved`). Encoding checks the length of rows later.
     """
     training, model = config.training, config.model
     if training.grad_accum_steps == "auto":
         raise ValueError(
-            "training.grad_accum_steps='auto' is of pretraining, whose rows are all of one length; give the number of "
-            "microbatches of a fine-tuning step"
+            "training.grad_accum_steps='auto' requires rows of equal length, which only pretraining has; give the "
+            "number of microbatches in a step"
         )
     if (parts := config.mesh.length) != 1:
         raise ValueError(f"mesh.length={parts}: fine-tuning does not split rows; set it to 1")
@@ -136,7 +136,7 @@ def assemble_task(
     teacher: Teacher | None = None,
     gradient_metrics: GradientMetrics | None = None,
 ) -> Job:
-    """Assemble a run of a `resolved` config; `teacher` is the model of `distillation.teacher`.
+    """Assemble the job of a `resolved` config; `teacher` is the model to distil from, if any.
 
     Raises ValueError naming the key, its value and what to do.
     """
@@ -156,13 +156,13 @@ def assemble_task(
 
     # 2. Training: objective and batches
     objective = kind.objective(config.task)
-    learned = objective if teacher is None else distillation_objective(kind, config.task)
+    train_objective = objective if teacher is None else distillation_objective(kind, config.task)
     step = stage_step(
         laid_out,
         stage,
         blueprint,
         optimizer,
-        objectives=(learned,),
+        objectives=(train_objective,),
         packed=several_sequences,
         gradient_metrics=gradient_metrics,
     )
@@ -173,7 +173,7 @@ def assemble_task(
         sep_id=tokenizer.sep_id,
         template=get_family(config.model.family).template,
     )
-    train = mark_global_tokens(with_token_weights(content.train, learned))
+    train = mark_global_tokens(with_token_weights(content.train, train_objective))
     longest = length * train.rows["cls_positions"].shape[1]
     batches = TaskBatches(
         train,
@@ -186,9 +186,9 @@ def assemble_task(
     )
 
     # 3. Evaluation on the development sets, by their labels, without a teacher
-    untaught = replace(blueprint, frozen={})
+    without_teacher = replace(blueprint, frozen={})
     predictor = Predictor(
-        make_predict_step(untaught, (objective,), kind.outputs, deterministic=config.deterministic),
+        make_predict_step(without_teacher, (objective,), kind.outputs, deterministic=config.deterministic),
         laid_out.model,
         mesh,
         config.training.rows_at_a_time,
@@ -204,7 +204,7 @@ def assemble_task(
         DevSets(predictor, objective, content.dev, content.baselines),
         flops_of_networks(laid_out.model, None if teacher is None else teacher.model, length),
     )
-    losses = dict.fromkeys(f"{one.name}_loss" for one in (learned, objective))
+    losses = dict.fromkeys(f"{one.name}_loss" for one in (train_objective, objective))
     return replace(
         make_job(config, mesh, blueprint, optimizer, tokenizer, content.fingerprint, teacher),
         stages=(run_stage,),
@@ -221,7 +221,8 @@ def _can_pack(config: FinetuneConfig, rows: TaskRows, teacher: Teacher | None) -
     """Whether several examples can share a row without changing each other's result.
 
     Block-sparse attention forbids it, because blocks belong to a row; global tokens allow it if every example has
-    exactly one. `config` and `teacher` are `for_sequences`. Raises ValueError for several sequences in a row of blocks.
+    exactly one. The models of `config` and `teacher` come from `for_sequences`. Raises ValueError if an example has
+    several sequences and attention is block-sparse.
     """
     models = {"model": config.model} | ({} if teacher is None else {"the teacher's model": teacher.model})
     for name, model in models.items():
@@ -230,15 +231,16 @@ def _can_pack(config: FinetuneConfig, rows: TaskRows, teacher: Teacher | None) -
         if rows.rows["cls_positions"].shape[1] > 1:
             raise ValueError(
                 f"data.sequence_length={config.data.sequence_length} with {name}.attention_block="
-                f"{model.attention_block}: {config.task.name} has several sequences in a row, in which attention is "
-                f"full; use at most {longest_full(model.attention_block, model.random_blocks)} tokens (--max-length)"
+                f"{model.attention_block}: {config.task.name} has several sequences in a row, which needs full "
+                "attention; use at most "
+                f"{longest_full(model.attention_block, model.random_blocks)} tokens (--max-length)"
             )
         return False
     return GLOBAL_POSITIONS not in rows.rows or rows.rows[GLOBAL_POSITIONS].shape[1] == 1
 
 
 def dev_sets(job: Job) -> DevSets:
-    """The evaluation of a fine-tuning job."""
+    """Get the evaluation of a fine-tuning job."""
     evaluation = job.stages[0].evaluation
     assert isinstance(evaluation, DevSets), "a fine-tuning job"
     return evaluation
@@ -253,7 +255,7 @@ def scale_by_depth(model: ModelConfig, decay: float) -> optax.GradientTransforma
     """
     below = 0.0 if model.features else decay
     N = model.num_hidden_layers
-    # The number of each stacked layer, or of a group's last; a first layer of another kind is not in the stack.
+    # Numbers of the stacked layers, or of the last in each group. A first layer of another type is not stacked.
     ends = np.cumsum(layers_per_group(model)) if model.layer_groups else range(1 + model.first_layer_apart, N + 1)
     layers = below ** (N + 1.0 - jnp.asarray(ends, jnp.float32))
 

@@ -1,4 +1,4 @@
-"""Loading of a task's data: reads its files, chooses its splits, encodes its examples."""
+"""Load the data of a task: read its files, choose its splits, encode its examples."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from bertjax.finetune.tasks import make_task
 from bertjax.input.randomness import derive_key, permute
 from bertjax.tokenization.tokenizer import Tokenizer
 
-_CANDIDATES, _LONGEST_SHOWN = 100, 500  # for the example to show: so many examples, at most so many characters
-_HELD_OUT = 10  # without a development set, one in so many training examples is held out
+_CANDIDATES = 100  # development examples from which the shortest is printed as an example
+_LONGEST_SHOWN = 500  # characters of that example
+_HELD_OUT_PERIOD = 10  # one in ten training examples is held out if there is no development set
 
 
 def load_task(config: FinetuneConfig, tokenizer: Tokenizer) -> TaskContent:
@@ -29,7 +30,7 @@ def load_task(config: FinetuneConfig, tokenizer: Tokenizer) -> TaskContent:
     splits = read_splits(task, config)
     task = replace(task, labels=task_labels(task, splits.train))
     content = task.kind.load(task, config, tokenizer, replace(splits, train=_draw_examples(splits.train, config)))
-    _require_varied(config.task, next(iter(content.dev.values())))
+    _refuse_patience(config.task, next(iter(content.dev.values())))
     # An example for the commands that are printed at the end, unless all are too long.
     candidates = [one.inputs for one in next(iter(splits.dev.values()))[:_CANDIDATES]]
     example = min(candidates, key=lambda texts: sum(map(len, texts)), default=())
@@ -41,18 +42,18 @@ def load_task(config: FinetuneConfig, tokenizer: Tokenizer) -> TaskContent:
     )
 
 
-def _require_varied(task: TaskConfig, dev: Split) -> None:
-    """Refuse patience where the development numbers are constant: no correlation is then defined."""
+def _refuse_patience(task: TaskConfig, dev: Split) -> None:
+    """Raise ValueError for patience if all numbers of the development set are equal: no correlation is defined."""
     numbers = dev.numbers
     if task.patience and numbers is not None and (numbers == numbers[0]).all():
         raise ValueError(
             f"task.patience={task.patience}: all {len(numbers):,} numbers of the development set are {numbers[0]:g}, "
-            "with which nothing correlates; name another (--dev), or leave it out"
+            "so that no correlation is defined; name another set (--dev), or leave --patience out"
         )
 
 
 def task_labels(task: Task, train: Sequence[Any]) -> tuple[str, ...]:
-    """The labels of a task in the order of their numbers: its own, or those of its training set.
+    """List the labels of a task in the order of the network's outputs: its fixed ones, or the training set's.
 
     Numbers, vectors and spans have none; labels of choices are their indices. Raises ValueError for too few labels.
     """
@@ -62,8 +63,8 @@ def task_labels(task: Task, train: Sequence[Any]) -> tuple[str, ...]:
 def read_split(task: Task, data: Path, split: str, notify: Notify = print, *, named: bool = False) -> list[Any] | None:
     """Read a split: `train`, one of the task's `dev_splits`, or a test split; None for a missing test split.
 
-    A split whose file was `named` must exist. `notify` receives notices about the files. Raises ValueError naming the
-    folder if another split is missing or empty, and file and line of an error in it, such as an unknown label.
+    A test split must exist if its file was `named`. `notify` receives notices about the files. Raises ValueError naming
+    the folder if the split is missing or empty, and file and line of an error in it, such as an unknown label.
     """
     optional = split.startswith("test") and not named
     try:
@@ -81,7 +82,7 @@ def read_split(task: Task, data: Path, split: str, notify: Notify = print, *, na
 
 
 def read_dev(task: Task, data: Path, notify: Notify = print) -> dict[str, list[Any]]:
-    """Read the development sets by split: one, for MNLI two, or the `dev` of a subset.
+    """Read the development sets by split: one, two for MNLI, or `dev` in a subset of the data.
 
     Raises ValueError as `read_split` does if there is none.
     """
@@ -161,25 +162,25 @@ def _hold_out(examples: Sequence[Any], kind: Kind) -> tuple[list[Any], list[Any]
     for example, number in zip(examples, hashes, strict=True):
         labels.setdefault(number, set()).update(kind.example_labels(example))
 
-    period = max(_HELD_OUT, len(examples) // kind.most_held_out if kind.most_held_out else 0)
-    held = {number for number in labels if number % period == 0}
-    known = {label for number, some in labels.items() if number not in held for label in some}
-    held = {number for number in held if known >= labels[number]}
-    if not held and len(labels) > 1:
+    period = max(_HELD_OUT_PERIOD, len(examples) // kind.most_held_out if kind.most_held_out else 0)
+    held_out = {number for number in labels if number % period == 0}
+    train_labels = {label for number, some in labels.items() if number not in held_out for label in some}
+    held_out = {number for number in held_out if train_labels >= labels[number]}
+    if not held_out and len(labels) > 1:
         holders = Counter(label for some in labels.values() for label in some)
         movable = [number for number, some in labels.items() if all(holders[label] > 1 for label in some)]
-        held = {min(movable)} if movable else set()
-    if not held:
+        held_out = {min(movable)} if movable else set()
+    if not held_out:
         raise ValueError(
             f"{examples[0].where}: too few examples to hold out a development set: the {len(examples):,} from here on "
-            f"are about one {kind.unit}, or each is the only one with its label; pass --dev FILE"
+            f"share one {kind.unit}, or each is the only one with its label; pass --dev FILE"
         )
-    train = [example for example, number in zip(examples, hashes, strict=True) if number not in held]
-    return train, [example for example, number in zip(examples, hashes, strict=True) if number in held]
+    train = [example for example, number in zip(examples, hashes, strict=True) if number not in held_out]
+    return train, [example for example, number in zip(examples, hashes, strict=True) if number in held_out]
 
 
 def measured_by(task: TaskConfig, splits: Splits) -> str:
-    """SHA-256 (hex) over the examples of the development and test sets, and the options that change predictions."""
+    """Hash the development and test examples and the options that change predictions; SHA-256, hex."""
     options = [task.name, task.doc_stride, task.max_query, task.max_answer, task.n_best, task.null_threshold]
     digest = hashlib.sha256(repr(options).encode())
     for name, examples in (*splits.dev.items(), *splits.test.items()):

@@ -1,4 +1,4 @@
-"""Pairs of texts of like meaning from plain text: the rules that make them, and the documents that they are made of."""
+"""Positive pairs from plain text: the rules that make texts with similar meanings from documents."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.sentences import split_sentences
 from bertjax.text.sources.registry import find_files, parse_sources, read_documents, require_documents, require_text
 
-MOST_PAIRS = 1_000_000  # which are in memory; SimCSE had as many
+MOST_PAIRS = 1_000_000  # held in memory; SimCSE used as many
 
-_LEAST_WORDS = 4  # of a sentence; a heading or a lone name says too little
+_LEAST_WORDS = 4  # of a sentence; headings and lone names have too little content
 _PASSAGE = 400  # characters: two to four sentences
 _LONGEST_TITLE = 150  # characters
 _SENTENCE_ENDS = (".", "。", "।", "።", "۔", ",", ";", ":")  # a title may be a question
 _DELETED = 0.5  # share of the words
 _DELETED_BY_NOISE = 0.6  # the best share of figure 3 of the paper on TSDAE
 _MOST_REPEATED = 0.32  # share of the words, as in the paper on ESimCSE
-_CROPPED_WORDS = 128  # of a text that gives one pair
-_LEAST_CROP, _MOST_CROP = 0.1, 0.5  # of the text: the length of a span
+_CROPPED_WORDS = 128  # of a document, per pair
+_LEAST_CROP, _MOST_CROP = 0.1, 0.5  # length of a crop as a share of those words
 
 
 @dataclass(frozen=True)
 class Positive:
-    """A rule that makes pairs of like meaning from plain text. To add one, write such an object and list it below."""
+    """A rule that makes pairs of similar meaning from plain text. To add one, list an object below."""
 
     name: str  # in `task.positives`
     pairs: Callable[[Sequence[str], int], Iterator[tuple[str, str]]]
-    """Yield the pairs of a document, from its paragraphs and the document's number, which is the key of draws."""
+    """Yield the pairs of a document, from its paragraphs and the document's number, which seeds the draws."""
     needs_dropout: bool = False  # both texts are equal, and only dropout makes their vectors differ
 
 
 def _sentences(paragraphs: Sequence[str]) -> Iterator[str]:
-    """Yield the sentences of four words or more. Text without spaces counts its characters as words."""
+    """Yield sentences of four words or more, or of more than eight characters in text without spaces."""
     for paragraph in paragraphs:
         for sentence in split_sentences(paragraph):
             if len(sentence.split()) >= _LEAST_WORDS or (not sentence.isascii() and len(sentence) > 2 * _LEAST_WORDS):
@@ -50,23 +50,23 @@ def _sentences(paragraphs: Sequence[str]) -> Iterator[str]:
 
 
 def split_words(sentence: str) -> tuple[list[str], str]:
-    """The words of a sentence, or the characters of one without spaces, and what joins them again."""
+    """Split a sentence into words, or into characters if it has no spaces; returns (parts, separator)."""
     words = sentence.split()
     return (words, " ") if len(words) > 1 else (list(sentence), "")
 
 
 def _passages(paragraphs: Sequence[str]) -> list[str]:
-    """Successive passages of whole sentences, about 400 characters each; none reaches over a paragraph's end."""
+    """Split paragraphs into passages of whole sentences, about 400 characters each."""
     passages: list[str] = []
     for paragraph in paragraphs:
-        held: list[str] = []
+        sentences: list[str] = []
         for sentence in split_sentences(paragraph):
-            held.append(sentence)
-            if sum(map(len, held)) >= _PASSAGE:
-                passages.append(" ".join(held))
-                held = []
-        if held:
-            passages.append(" ".join(held))
+            sentences.append(sentence)
+            if sum(map(len, sentences)) >= _PASSAGE:
+                passages.append(" ".join(sentences))
+                sentences = []
+        if sentences:
+            passages.append(" ".join(sentences))
     return passages
 
 
@@ -79,7 +79,7 @@ def _dropout(paragraphs: Sequence[str], number: int) -> Iterator[tuple[str, str]
 def _repetition(paragraphs: Sequence[str], number: int) -> Iterator[tuple[str, str]]:
     """Yield (a sentence with up to a share of its words repeated in place, the sentence): ESimCSE (Wu et al. 2022).
 
-    The texts of a pair differ in length, so that a vector gains nothing from telling lengths.
+    The texts of a pair differ in length, so that the model cannot tell positives by equal lengths.
     """
     for place, sentence in enumerate(_sentences(paragraphs)):
         words, space = split_words(sentence)
@@ -91,10 +91,10 @@ def _repetition(paragraphs: Sequence[str], number: int) -> Iterator[tuple[str, s
 
 
 def _deletion(paragraphs: Sequence[str], number: int) -> Iterator[tuple[str, str]]:
-    """Yield each sentence twice, each time without half of its words. The noise is that of TSDAE (Wang et al. 2021).
+    """Yield each sentence twice, each time without a random half of its words, like TSDAE's noise (Wang et al. 2021).
 
-    A vector that both copies share cannot depend on one word, and words that all sentences have tell none apart. It
-    needs no dropout, which a small model may never have been trained with.
+    Copies with similar vectors cannot depend on a single word, nor on words that most sentences share. The rule works
+    without dropout, which a small model may never have been trained with.
     """
     for place, sentence in enumerate(_sentences(paragraphs)):
         first, second = _delete_words(sentence, 2, _DELETED, "deletion", number, place)
@@ -102,7 +102,7 @@ def _deletion(paragraphs: Sequence[str], number: int) -> Iterator[tuple[str, str
 
 
 def _delete_words(sentence: str, copies: int, share: float, *key: str | int) -> list[str]:
-    """Copies of a sentence, each without about `share` of its words, drawn by `key`. One word stays at least."""
+    """Copy a sentence, each time without about `share` of its words, drawn by `key`; at least one word stays."""
     words, space = split_words(sentence)
     draws = uniform(hash64(derive_key(*key), np.arange(copies * len(words)))).reshape(copies, -1)
     return [
@@ -119,9 +119,9 @@ def _noise(paragraphs: Sequence[str], number: int) -> Iterator[tuple[str, str]]:
 
 
 def _crops(paragraphs: Sequence[str], number: int) -> Iterator[tuple[str, str]]:
-    """Yield two spans, drawn independently, of each run of 128 words; of a shorter rest if it has 32.
+    """Yield two random spans, which may overlap, of every 128 words (Contriever, Izacard et al. 2022).
 
-    They are the crops of Contriever (Izacard et al. 2022), and may overlap.
+    A last part of fewer than 32 words is left out.
     """
     text = " ".join(paragraphs)
     spaced = len(text.split()) > len(text) / 20
@@ -146,7 +146,7 @@ def _neighbors(paragraphs: Sequence[str], number: int) -> Iterator[tuple[str, st
 
 
 def _title(paragraphs: Sequence[str], number: int) -> Iterator[tuple[str, str]]:
-    """Yield (the first paragraph, a passage of the others) if the first is as short as a title, and no sentence."""
+    """Yield (the first paragraph, a passage of the others) if the first is as short as a title and not a sentence."""
     title, *body = paragraphs
     if title.strip() and len(title) <= _LONGEST_TITLE and not title.endswith(_SENTENCE_ENDS):
         for passage in _passages(body):
@@ -166,7 +166,7 @@ POSITIVES = Registry("positives", {rule.name: rule for rule in _ALL}, Positive)
 
 
 def get_positives(names: Sequence[str]) -> list[Positive]:
-    """The rules of these names. Raises ValueError for an unknown one, with the nearest names."""
+    """Look up rules by name. Raises ValueError for an unknown name, with the nearest ones."""
     for name in names:
         if name not in POSITIVES:
             hint = suggestion(name, POSITIVES)
@@ -175,10 +175,10 @@ def get_positives(names: Sequence[str]) -> list[Positive]:
 
 
 def read_pairs(sources: Sequence[str], positives: Sequence[str], notify: Notify) -> list[TextExample]:
-    """Make pairs of the documents of sources, such as `text:books/*.txt`, in order.
+    """Make pairs from the documents of sources, such as `text:books/*.txt`, in order.
 
-    If there are more than `MOST_PAIRS`, that many are drawn, the same every time. Raises ValueError for a source
-    without text, as its reader does for damaged files, and if the rules `positives` make fewer than two pairs.
+    A fixed random sample of `MOST_PAIRS` is kept if there are more. Raises ValueError for a source without text, for
+    damaged files, and if the rules `positives` make fewer than two pairs.
     """
     rules = get_positives(positives)
     parsed = parse_sources(sources)

@@ -42,7 +42,7 @@ Output = Prediction | float | Choice | list[Tag] | Answer
 
 @dataclass(frozen=True)
 class Predictor:
-    """Computes a network's outputs for rows on all devices of a mesh; every process has them."""
+    """Computes a network's outputs for rows on all devices of a mesh; every process gets all outputs."""
 
     step: PredictStep
     network: ModelConfig
@@ -60,9 +60,9 @@ class Predictor:
         objective: Objective,
         go_on: Callable[[], bool] = lambda: True,
     ) -> tuple[np.ndarray, dict[str, float]] | None:
-        """(outputs, figures of the objective) for rows, in order; None once `go_on`, called per batch, is False.
+        """Compute (outputs in the order of rows, figures of the objective); None once `go_on` returns False.
 
-        Outputs are float32, [n, ...] or per token [offsets[n], ...].
+        Outputs are float32, [n, ...] or per token [offsets[n], ...]. `go_on` is called before each batch.
         """
         rows = self.mark(rows)
         results: list[np.ndarray] = [np.empty(0)] * len(rows)
@@ -81,10 +81,10 @@ class Predictor:
         return whole, {name: float(value) for name, value in figures.items() if name != "loss"}
 
     def batches(self, lengths: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
-        """Yield (numbers of rows, int64 [n], padded length) for rows of these lengths, int64, the longest first.
+        """Yield batches as (numbers of rows int64 [batch size], padded length), the longest rows first.
 
-        A batch has `batch_size` rows of similar length, filled up with -1. Rows that see blocks must have one length;
-        because there are many lengths, their last batch may have half as many rows, a quarter and so on.
+        A batch has `batch_size` rows of similar length, filled up with -1. In a batch with block-sparse attention all
+        rows have the same length; it may have half as many rows, a quarter and so on.
         """
         order, start = np.argsort(-lengths, kind="stable"), 0
         while start < len(order):
@@ -105,15 +105,13 @@ class TaskModel:
     """A fine-tuned model on the devices of this machine."""
 
     def __init__(self, model: TrainedModel) -> None:
-        """Put the weights on the devices. Raises ValueError for a model without the head of a task."""
+        """Put the weights on the devices. Raises ValueError for a model without a task head."""
         if not model.kind:
-            raise ValueError(
-                f"{model.directory}: this is a pretrained model without the head of a task; fine-tune it first"
-            )
+            raise ValueError(f"{model.directory}: this is a pretrained model without a task head; fine-tune it first")
         self.kind = get_kind(model.kind)
         if self.kind.no_prediction:
             raise ValueError(f"{model.directory}: {self.kind.no_prediction}")
-        assert isinstance(model.config, FinetuneConfig), "a head is of a task"
+        assert isinstance(model.config, FinetuneConfig), "only fine-tuned models have a task head"
         task, outputs = model.config.task, max(1, model.config.model.num_labels)
         labels = model.labels or tuple(f"LABEL_{number}" for number in range(outputs))
         template = get_family(model.config.model.family).template
@@ -158,7 +156,7 @@ class TaskModel:
         return self.counts.notices(self._model.max_length) if self.counts.any_cut else []
 
     def _outputs(self, rows: TaskRows) -> np.ndarray:
-        """Float32, [rows, ...] or [tokens, ...]. Raises ValueError if one is not finite, or as `_network_for` does."""
+        """Compute outputs, float32 [rows, ...] or [tokens, ...]. Raises ValueError if one is not finite."""
         longest, pad_id = int(rows.lengths.max()), self._model.tokenizer.pad_id
         most = power_of_two_below(max(1, tokens_at_once(self._mesh) // longest))
         batch_size = min(most, 1 << (len(rows) - 1).bit_length()) * batch_shards(self._mesh)
@@ -175,7 +173,7 @@ class TaskModel:
         return result[0]
 
     def _network_for(self, rows: TaskRows) -> ModelConfig:
-        """The network for rows. Raises ValueError if one of several sequences in a row would have blocks alone."""
+        """Choose the network for rows. Raises ValueError if rows of several sequences exceed full attention."""
         sequences = rows.rows["cls_positions"].shape[1]
         if sequences == 1:
             return self._network
@@ -183,7 +181,7 @@ class TaskModel:
         if network.attention_block:
             raise ValueError(
                 f"a text has {rows.longest_sequence} tokens, special ones included, in a row of {sequences} sequences: "
-                f"with model.attention_block={network.attention_block} attention is full in such rows, of texts with "
-                f"{longest_full(network.attention_block, network.random_blocks)} tokens at most; shorten it"
+                f"such rows need full attention, which model.attention_block={network.attention_block} limits to texts "
+                f"of {longest_full(network.attention_block, network.random_blocks)} tokens; shorten it"
             )
         return network

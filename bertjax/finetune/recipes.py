@@ -1,4 +1,4 @@
-"""Configs of a task's runs: its recipe, and a run for each setting and each seed."""
+"""Configs of fine-tuning runs: the recipe of a task, and a run for each setting and seed."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ TRIED = {"learning_rate": "lr", "batch_size": "batch", "epochs": "epochs"}
 
 @dataclass(frozen=True)
 class Setting:
-    """A combination of values."""
+    """A combination of option values, with a run for each seed."""
 
-    name: str  # "" for the only one
+    name: str  # "" if there is only one setting
     runs: tuple[FinetuneConfig, ...]  # one for each seed
 
 
 def config_for(name: str, task: Task, origin: str, model: ModelConfig, tokenizer: Tokenizer) -> FinetuneConfig:
-    """The config of a task's recipe. Steps, warm-up and periods of 0 follow from the data (see `job.resolved`)."""
+    """Make the config of a task's recipe. Steps, warm-up and periods of 0 depend on the data (see `job.resolved`)."""
     recipe = task.recipe
     return FinetuneConfig(
         name=name,
@@ -52,10 +52,10 @@ def config_for(name: str, task: Task, origin: str, model: ModelConfig, tokenizer
 
 
 def make_settings(config: FinetuneConfig, tried: Mapping[str, Sequence[float]], seeds: int) -> list[Setting]:
-    """Combine all values of `tried`, with `seeds` seeds each, from the config's seed on.
+    """Combine all values of the options in `tried`, with `seeds` seeds each, counted from the config's seed.
 
-    Runs have directories below the config's; a single run has the config's. Raises ValueError naming a value that is
-    repeated, out of range or without effect.
+    Several runs have subdirectories of the config's directory; a single run has the directory itself. Raises ValueError
+    naming a value that is repeated, out of range or without effect.
     """
     if seeds < 1:
         raise ValueError(f"--seeds {seeds}: give 1 or more")

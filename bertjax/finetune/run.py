@@ -1,4 +1,4 @@
-"""One fine-tuning run: trains, evaluates, and writes predictions and results."""
+"""One fine-tuning run: train, evaluate, and write predictions and results."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class Start:
     tokenizer: Tokenizer
     params: Params  # NumPy float32
     drawn: tuple[str, ...] = ()  # modules without trained weights, which are random
-    labels: tuple[str, ...] = ()  # of its task head, if it has one
-    kind: str = ""  # name of that head's kind of task
-    plugins: tuple[str, ...] = ()  # that the run of the model records
+    labels: tuple[str, ...] = ()  # of the task head, if it has one
+    kind: str = ""  # name of the head's kind of task
+    plugins: tuple[str, ...] = ()  # recorded by the model's run
 
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a run. `figures` belong to the last weights, or with patience to the best ones."""
+    """The result of a run. `figures` are those of the last weights, or with patience of the best."""
 
     directory: str
     step: int
@@ -104,7 +104,7 @@ def finetune(
 ) -> Result:
     """Train, evaluate, predict and write results, unless the run is finished; every process of the run calls this.
 
-    Raises ValueError as `assemble_task` and `train_job` do, and for results of other weights.
+    Raises ValueError as `assemble_task` and `train_job` do, and if the checkpoint changed after the results.
     """
     config = resolved(config, content)
     job = assemble_task(config, content, start.tokenizer, teacher, merge_gradient_metrics(callbacks))
@@ -113,23 +113,23 @@ def finetune(
     directory = to_path(config.directory)
 
     # 1. Train, unless the run is finished
-    done = finished(directory, job, processes)
-    if done is None:
+    earlier = read_result(directory, job, processes)
+    if earlier is None:
         outcome = train_job(job, say, lambda: initial_params(config, start, say), processes, callbacks)
         if outcome.exit_code:
             return Result(config.directory, outcome.step, {}, {}, outcome.seconds, (), outcome.exit_code)
         seconds = outcome.seconds
-    elif done.measured_by == content.measured_by:
+    elif earlier.measured_by == content.measured_by:
         say(f"{config.directory}: finished before")
-        return replace(done, baselines=dict(content.baselines))
+        return replace(earlier, baselines=dict(content.baselines))
     else:
-        if (step := read_metadata(directory)["step"]) != done.step:
+        if (step := read_metadata(directory)["step"]) != earlier.step:
             raise ValueError(
-                f"run_dir={config.directory}: its results are of step {done.step:,} and its weights of step {step:,}; "
-                "finish the training that changed the weights, or name another folder"
+                f"run_dir={config.directory}: its results belong to step {earlier.step:,}, but its weights to step "
+                f"{step:,}; finish the training that changed the weights, or name another folder"
             )
         say(f"{config.directory}: finished before, with other evaluation data or settings; evaluating it again")
-        seconds = done.seconds
+        seconds = earlier.seconds
 
     # 2. Evaluate and predict with the weights on disk
     with jax.set_mesh(job.mesh):
@@ -171,10 +171,10 @@ def finetune(
 
 
 def initial_params(config: FinetuneConfig, start: Start, say: Say) -> Params:
-    """Take encoder and pooler from a model, and its head if it has the same task; draw missing modules at random.
+    """Take encoder and pooler from a model, and its head if it has the same task; initialise the rest at random.
 
     A pooler on every token (ModernBERT) was pretrained as the transform of the MLM head. The output layer of a decoder
-    starts as the MLM head.
+    starts as a copy of the MLM head.
     """
     model = config.model
     drawn = jax.device_get(jax.jit(lambda key: init_params(model, key))(jax.random.key(config.training.seed)))
@@ -205,14 +205,14 @@ def initial_params(config: FinetuneConfig, start: Start, say: Say) -> Params:
 
 
 def _fitting_head(trained: Params, prediction: Params) -> Params | None:
-    """The trained MLM head, if it has the arrays of the output layer of a decoder; else None."""
+    """The trained MLM head if its arrays have the shapes of a decoder's output layer, else None."""
     head = trained.get("mlm_head")
     shapes = [jax.tree.map(np.shape, one) for one in (head, prediction)]
     return head if shapes[0] == shapes[1] else None
 
 
-def finished(directory: AnyPath, job: Job, processes: Processes) -> Result | None:
-    """Read the result of a finished run, in the first process for all; None if there is none.
+def read_result(directory: AnyPath, job: Job, processes: Processes) -> Result | None:
+    """Read the result of a finished run, or None. The first process reads it and broadcasts it.
 
     Raises ValueError if the result belongs to another run.
     """
@@ -220,11 +220,11 @@ def finished(directory: AnyPath, job: Job, processes: Processes) -> Result | Non
     text = processes.broadcast("results", path.read_text() if processes.first and path.is_file() else "")
     if not text:
         return None
-    saved = _parse_results(text, path)
-    check_compatible(dict(saved["metadata"]), job.metadata)
-    if from_dict(saved["metadata"]["config"]).training.steps != job.config.training.steps:
-        return None  # it continues
-    values: dict[str, Any] = {**saved["result"], "directory": job.config.directory}
+    results = _parse_results(text, path)
+    check_compatible(dict(results["metadata"]), job.metadata)
+    if from_dict(results["metadata"]["config"]).training.steps != job.config.training.steps:
+        return None  # the run continues
+    values: dict[str, Any] = {**results["result"], "directory": job.config.directory}
     values["figures"] = {name: math.nan if value is None else value for name, value in values["figures"].items()}
     values["predictions"] = tuple(values["predictions"])
     return Result(**values)
@@ -243,7 +243,7 @@ def _parse_results(text: str, path: AnyPath) -> _Results:
 def _measure(
     job: Job, params: Params, content: TaskContent, go_on: Callable[[], bool]
 ) -> tuple[dict[str, float], dict[str, np.ndarray]] | None:
-    """(figures of the sets with labels, outputs by set); None once `go_on` is False."""
+    """Compute (figures of the sets with labels, outputs by set); None once `go_on` returns False."""
     evaluation = dev_sets(job)
     measured = evaluation.measure(params, go_on)
     if measured is None:
@@ -262,9 +262,9 @@ def _measure(
 
 
 def by_set_and_mean(figures: Mapping[str, float], content: TaskContent) -> dict[str, float]:
-    """Figures of a task in several languages: the first metric of each development set, and means over the sets.
+    """Compute a multilingual task's figures: the first metric of each development set, and means over the sets.
 
-    There are none for a single set, such as the user's file.
+    A single set, such as the user's file, adds none.
     """
     metric, first = content.metrics[0], next(iter(content.dev))
     dev = {
@@ -281,7 +281,7 @@ def by_set_and_mean(figures: Mapping[str, float], content: TaskContent) -> dict[
 
 
 def _write_predictions(split: Split, outputs: np.ndarray, directory: AnyPath) -> list[str]:
-    """Write the predictions; returns the files' paths within the run's directory."""
+    """Write predictions; returns the paths of the files within the run's directory."""
     paths = []
     with tempfile.TemporaryDirectory(prefix="bertjax-predictions-") as folder:
         for path in split.write(Path(folder), outputs):

@@ -1,4 +1,4 @@
-"""Summary of a task's runs: means and deviations over seeds, the best run, and published figures."""
+"""Summarise a task's runs: means and standard deviations over seeds, the best run, and published figures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CONSTANT = "constant answer"  # the row of baselines: one answer for every exam
 
 @dataclass(frozen=True)
 class TaskSummary:
-    """The results of a task: by setting, one for each seed. Runs are chosen by the first of `metrics`."""
+    """The results of a task by setting, one per seed. The first of `metrics` decides which run is best."""
 
     task: str
     metrics: tuple[str, ...]
@@ -30,7 +30,7 @@ class TaskSummary:
 
     @property
     def best(self) -> Result:
-        """The best run on the (first) development set: the first of equals; runs without a figure rank last."""
+        """The best run on the (first) development set, the earliest if several tie. NaN ranks last."""
         runs = [run for runs in self.results.values() for run in runs]
         return max(runs, key=lambda run: _rank(run.figures[self._first]))
 
@@ -47,17 +47,17 @@ class TaskSummary:
         return [result.figures[figure] for result in self.results[setting]]
 
     def _figures(self) -> list[str]:
-        """Names of the figures that are shares, the first set's first."""
+        """Names of the figures that are shares, beginning with the first set."""
         names = next(iter(self.results.values()))[0].figures
         shares = [name for name in names if not name.endswith(("_loss", *NO_SHARES))]
         return [name for name in shares if not (self.averaged and _language(name))]
 
     def cells(self, setting: str) -> list[str]:
-        """A setting's figures: the mean, and the standard deviation if there are several seeds."""
+        """Format a setting's figures: the mean, with the standard deviation if there are several seeds."""
         return [_spread(self._values(setting, figure)) for figure in self._figures()]
 
     def table(self) -> Table:
-        """A row per setting and a column per figure."""
+        """Make a table with a row per setting and a column per figure."""
         figures = self._figures()
         titles = [name.removeprefix("eval/").replace("/", " ") for name in figures]
         columns = ["setting", "seeds", *titles, "minutes a run"]
@@ -78,7 +78,7 @@ class TaskSummary:
         return next(iter(self.results.values()))[0].baselines.get(baseline_name(figure))
 
     def by_language(self) -> list[Table]:
-        """A table of the best setting with a row per language, if the sets have languages."""
+        """Make a table of the best setting with a row per language, if the sets have languages."""
         if not self.averaged:
             return []
         setting = self.best_setting
@@ -92,15 +92,15 @@ class TaskSummary:
         return [Table(f"{self.task} by language", note, ("language", "dev", "test"), rows)] if rows else []
 
     def published_line(self) -> str:
-        """The published figures as a line; "" if there are none."""
+        """Format the published figures as a line; "" if there are none."""
         return ";  ".join(f"{system} {figure:g}" for system, figure in self.published.items())
 
 
 def overall(summaries: Sequence[TaskSummary], systems: Sequence[str]) -> Table:
-    """A row per task: its first metric under the best setting, and the published figures of these systems.
+    """Make a table of tasks: the first metric under the best setting, and the published figures of `systems`.
 
-    The last row is the average over the tasks that every system has a figure of, as GLUE's score is. Constant
-    answers have the average "none" where one of those tasks has none.
+    The last row averages the tasks for which all systems have figures, like GLUE's score. The average of constant
+    answers is "none" if one of those tasks has no such figure.
     """
     rows = []
     together: list[tuple[float, ...]] = []
@@ -135,7 +135,7 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def _rank(figure: float) -> float:
-    """The sort key of a figure; NaN is worse than any number."""
+    """Sort key of a figure; NaN is worse than any number."""
     return -math.inf if math.isnan(figure) else figure
 
 

@@ -1,4 +1,4 @@
-"""`report.html` of a fine-tuning run: its figures, its curves, and what it predicts right and wrong."""
+"""`report.html` of a fine-tuning run: figures, curves, and right and wrong predictions."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from bertjax.report.run_report import settings_html
 from bertjax.run.telemetry import Curves
 
 _CONSTANT = "constant answer"
-_MAPPED = 10  # labels in a map of counts at most
+_MAPPED = 10  # most labels in the confusion matrix
 _LABELS = 30  # rows of the table of labels
 _EXAMPLES = 8  # rows of each table of examples
-_TEXT = 400  # characters of a text that are shown
+_TEXT = 400  # characters shown of a text
 
 
 def render(
@@ -31,13 +31,13 @@ def render(
     content: TaskContent,
     figures: Mapping[str, float],
     outputs: Mapping[str, np.ndarray],
-    found: Curves,
+    curves: Curves,
     config: Mapping[str, Any],
     versions: Mapping[str, str],
 ) -> str:
-    """The page as HTML; all text is escaped. Examples are of the first development set.
+    """Render the page as HTML; all text is escaped. Examples come from the first development set.
 
-    `outputs` of the network by set, `config` nested as by `bertjax.config.to_dict`.
+    `outputs` are the network's by set; `config` is nested as by `bertjax.config.to_dict`.
     """
     name, split = next(iter(content.dev.items()))
     judged = split.judge(outputs[name]) if split.judge is not None else []
@@ -48,7 +48,7 @@ def render(
         "<h2>Held-out examples</h2>",
         _figures(content, figures),
         "<h2>Curves</h2>",
-        f'<div class="charts">{"".join(curve_charts(found, content.baselines))}</div>',
+        f'<div class="charts">{"".join(curve_charts(curves, content.baselines))}</div>',
         _labels(content, judged),
         *_examples(content, judged),
     ]
@@ -56,36 +56,36 @@ def render(
     return render_page(title, [*parts, settings_html(config, versions)], reads_charts=True)
 
 
-def curve_charts(found: Curves, baselines: Mapping[str, float] | None = None) -> list[str]:
-    """A chart for each share and loss of the first development set, with its training curve; then the learning rate."""
+def curve_charts(curves: Curves, baselines: Mapping[str, float] | None = None) -> list[str]:
+    """Draw each share and loss of the first development set with its training curve, then the learning rate."""
     charts = []
-    first = (name for name in found if name.startswith("eval/") and name.count("/") == 1)
+    first = (name for name in curves if name.startswith("eval/") and name.count("/") == 1)
     for name in (name.partition("/")[2] for name in first if not name.endswith(NO_SHARES)):
         lines = [
-            Line("training", *found.get(f"train/{name}", ([], [])), "blue", smooth=True),
-            Line("held-out", *found[f"eval/{name}"], "orange", dots=True),
+            Line("training", *curves.get(f"train/{name}", ([], [])), "blue", smooth=True),
+            Line("held-out", *curves[f"eval/{name}"], "orange", dots=True),
         ]
         baseline = (baselines or {}).get(baseline_name(name))
         levels = [] if baseline is None else [Level(_CONSTANT, baseline)]
         is_loss = name.endswith("_loss")
         lines = [line for line in lines if line.steps]
         charts.append(line_chart(_title(name), lines, levels, form="number" if is_loss else "percent"))
-    if "train/learning_rate" in found:
+    if "train/learning_rate" in curves:
         charts.append(
-            line_chart("Learning rate", [Line("learning rate", *found["train/learning_rate"], "green")], unit="rate")
+            line_chart("Learning rate", [Line("learning rate", *curves["train/learning_rate"], "green")], unit="rate")
         )
     return charts
 
 
 def _title(figure: str) -> str:
-    """The title of a figure such as `eval/accuracy`, `test/f1` or `eval/sequence_loss`."""
+    """Make the title of a figure such as `eval/accuracy`, `test/f1` or `eval/sequence_loss`."""
     split, _, name = figure.removeprefix("eval/").rpartition("/")
     shown = "loss" if name.endswith("_loss") else name.replace("_", " ").replace("f1", "F1")
     return f"{split} {shown}" if split else shown[0].upper() + shown[1:]
 
 
 def _verdict(content: TaskContent, split: Split, figures: Mapping[str, float]) -> str:
-    """The first metric in a sentence, beside its baseline."""
+    """State the first metric and its distance from the baseline in a sentence."""
     figure = f"eval/{content.metrics[0]}"
     value, baseline = figures[figure], content.baselines.get(baseline_name(figure))
     text = f"{escaped(_title(figure))} <b>{write(value, 'percent')}</b> on {len(split.rows):,} held-out examples"
@@ -96,7 +96,7 @@ def _verdict(content: TaskContent, split: Split, figures: Mapping[str, float]) -
 
 
 def _figures(content: TaskContent, figures: Mapping[str, float]) -> str:
-    """Every figure of every set with its baseline."""
+    """Make a table of the figures of all sets with their baselines."""
     rows = []
     for figure, value in figures.items():
         if figure.endswith(NO_SHARES):
@@ -118,23 +118,23 @@ def _figures(content: TaskContent, figures: Mapping[str, float]) -> str:
 
 
 def _labels(content: TaskContent, judged: Sequence[Judged]) -> str:
-    """How often each label is predicted for each: a map of counts for few labels, and figures of each label."""
+    """Make a confusion matrix, if labels are few, and a table of figures per label."""
     if not judged or not (content.kind.names_outputs or content.kind.ranks):
         return ""
     pairs = Counter((one.answer, one.prediction) for one in judged)
     answers, predictions = Counter(one.answer for one in judged), Counter(one.prediction for one in judged)
-    known = [
+    labels = [
         label for label in content.labels or sorted({*answers, *predictions}) if answers[label] + predictions[label]
     ]
     chart = ""
-    if len(known) <= _MAPPED:
-        counts = [[pairs[answer, prediction] for prediction in known] for answer in known]
+    if len(labels) <= _MAPPED:
+        counts = [[pairs[answer, prediction] for prediction in labels] for answer in labels]
         note = "Rows are the right labels, columns the predicted ones."
-        chart = f'<div class="charts">{count_map("Predictions by label", known, counts, note=note)}</div>'
+        chart = f'<div class="charts">{count_map("Predictions by label", labels, counts, note=note)}</div>'
     rows = []
-    for label in sorted(known, key=lambda label: -answers[label])[:_LABELS]:
+    for label in sorted(labels, key=lambda label: -answers[label])[:_LABELS]:
         right = pairs[label, label]
-        wrong = Counter({other: pairs[label, other] for other in known if other != label and pairs[label, other]})
+        wrong = Counter({other: pairs[label, other] for other in labels if other != label and pairs[label, other]})
         often = ", ".join(f"{other} ({count:,})" for other, count in wrong.most_common(2))
         recall = f"{right / answers[label]:.1%}" if answers[label] else ""
         precision = f"{right / predictions[label]:.1%}" if predictions[label] else ""
@@ -144,7 +144,7 @@ def _labels(content: TaskContent, judged: Sequence[Judged]) -> str:
 
 
 def _examples(content: TaskContent, judged: Sequence[Judged]) -> Iterable[str]:
-    """The wrong and the right examples of which the model is most certain."""
+    """Yield a table of the wrong examples, then of the right ones, the most certain first."""
     has_shares = not content.kind.judges_by_distance
     for title, right in zip(content.kind.judged, (False, True), strict=True):
         some = sorted((one for one in judged if one.right == right), key=lambda one: -one.certainty)

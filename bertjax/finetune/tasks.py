@@ -1,7 +1,7 @@
 """Named tasks with their files, metrics, recipes and published figures, and tasks of the user's own files.
 
-Recipes are the paper's. It chose GLUE's learning rates by the development set; the default is the one in the commands
-of google-research/bert.
+Recipes are the paper's, which chose GLUE's learning rates on the development sets; the default is the rate in the
+commands of google-research/bert.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ _GLUE = {
 
 
 def find_task(name: str, others: Iterable[str] = ()) -> Task:
-    """Find a task by name. Raises ValueError with the nearest names, those of `others` included."""
+    """Find a task by name. Raises ValueError with the nearest names among the tasks and `others`."""
     if name not in TASKS:
         others = [*others]
         if near := difflib.get_close_matches(name.lower(), [*TASKS, *others], 3, 0.6):
@@ -114,29 +114,29 @@ def find_task(name: str, others: Iterable[str] = ()) -> Task:
 def make_task(config: TaskConfig) -> Task:
     """Make the task of a config: a named one, or one of the user's own files.
 
-    Raises ValueError for an unknown name, and for options that the task does not have.
+    Raises ValueError for an unknown name, and for options that the task lacks.
     """
     own = {kind.own_task: kind for kind in KINDS.values() if kind.own_task}
-    known = None if config.name in own else find_task(config.name, own)
-    kind = own[config.name] if known is None else known.kind
+    task = None if config.name in own else find_task(config.name, own)
+    kind = own[config.name] if task is None else task.kind
     for key in OPTIONS:
-        if (given := getattr(config, key)) != getattr(TaskConfig(), key) and key not in kind.options:
+        if (value := getattr(config, key)) != getattr(TaskConfig(), key) and key not in kind.options:
             kinds = own | {name: task.kind for name, task in TASKS.items()}
-            able = ", ".join(name for name, one in kinds.items() if key in one.options)
-            raise ValueError(f"task.{key}={given!r}: {config.name} has no such option, which {able} have; leave it out")
+            names = ", ".join(name for name, one in kinds.items() if key in one.options)
+            raise ValueError(f"task.{key}={value!r}: not an option of {config.name}, only of {names}; leave it out")
     if len({*config.labels}) < len(config.labels):
         raise ValueError(f"task.labels={config.labels}: a label is repeated; give each once")
     if len(config.labels) == 1 and kind.classifies_texts:
         raise ValueError(f"task.labels={config.labels}: one label leaves nothing to learn; give two or more")
-    return kind.own(config) if known is None else kind.configured(known, config)
+    return kind.own(config) if task is None else kind.configured(task, config)
 
 
 def count_input_texts(config: TaskConfig) -> int:
-    """The number of texts in an input, 1 or 2; 0 if the kind decides, or for the unknown task of an imported model."""
+    """Count the texts of an input: 1 or 2, or 0 if the kind decides or the task is unknown (an imported model)."""
     own = {kind.own_task: kind for kind in KINDS.values() if kind.own_task}.get(config.name)
     if own is None:
         return TASKS[config.name].texts if config.name in TASKS else 0
-    # An imported model is called by its kind, which may also be a task's name, and has no data.
+    # The task of an imported model has the name of its kind, which may also be a task's name, but no data.
     if not isinstance(own, TextKind) or own.text_columns[1] is None or not (config.data or config.train):
         return 0
     return len(config.text or own.default_columns)

@@ -240,7 +240,7 @@ def test_a_long_text_is_truncated_with_a_warning(tmp_path: Path) -> None:
         ("sequence", 3, "inputs=3: give a text, a tuple, or a list of them"),
         ("sequence", [1, 2], "input 1: 1 is neither a text nor a pair of texts"),
         ("tokens", [["a", 3]], r"input 1: \['a', 3\] is neither a text nor a list of words"),
-        ("sequence", ["a", ("a", "b")], "input 2: 2 texts, and there must be 1"),
+        ("sequence", ["a", ("a", "b")], "input 2: 2 texts, but every example must have 1"),
         ("relevance", "a", "input 1: 'a' is not a query and a passage; give a pair of texts"),
         (
             "choice",
@@ -255,7 +255,7 @@ def test_what_is_no_input_of_a_task_is_refused(tmp_path: Path, kind: str, given:
 
 
 def test_predict_rejects_models_without_task_head(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="a pretrained model without the head of a task; fine-tune it first"):
+    with pytest.raises(ValueError, match="a pretrained model without a task head; fine-tune it first"):
         LoadedModel(trained_model(tmp_path / "run")).predict("a")
-    with pytest.raises(ValueError, match="it gives vectors: use encode"):
+    with pytest.raises(ValueError, match="the model gives vectors; use encode"):
         loaded(tmp_path, "vector").predict("a")

@@ -37,7 +37,7 @@ def test_swag(tmp_path: Path) -> None:
     ("text", "message"),
     [
         (f"{HEADER},label\n{ROW},4\n", r"train.csv:2: label '4' is not one of 0, 1, 2, 3;"),
-        (f"{HEADER},label\n{ROW.replace('eats.', '')},1\n", r"train.csv:2: 3 choices, and there must be 4 for every"),
+        (f"{HEADER},label\n{ROW.replace('eats.', '')},1\n", r"train.csv:2: 3 choices, but every example must have 4"),
         (f"{HEADER},label\n{ROW},1,5\n", r"train.csv:2: 13 fields for 12 columns"),
         (f"{HEADER}\n{ROW}\n", r"train.csv:1: no column 'label'; there are '', 'video-id'"),
         (f"{HEADER.replace('ending3', 'end')},label\n{ROW},1\n", r"train.csv:1: no column 'ending3'"),

@@ -73,7 +73,7 @@ def test_lener_br_layout(tmp_path: Path) -> None:
 
 def test_options_that_name_columns_are_refused() -> None:
     for options in ({"label": "2"}, {"text": ("words",)}, {"labels": ("B", "O")}):
-        with pytest.raises(ValueError, match="lener-br is read as its own files are; leave it out"):
+        with pytest.raises(ValueError, match="lener-br has files of a fixed layout; leave it out"):
             make_task(TaskConfig(name="lener-br", **options))
     assert make_task(TaskConfig(name="ncbi-disease", labels=("B", "I", "O"))).labels == ("B", "I", "O")
 

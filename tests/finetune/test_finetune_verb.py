@@ -235,7 +235,7 @@ def test_finetune_runs_all_glue_tasks(encoder: Path, tmp_path: Path, capsys: pyt
         (
             "classification",
             ["--text", "a", "b", "c"],
-            r"task.text=\('a', .*\): classification has a text, or two",
+            r"task.text=\('a', .*\): classification needs one or two columns of text",
         ),
         ("classification", ["--label", "stars"], "train.tsv:1: no column 'stars'; there are 'text', 'label'"),
         ("classification", ["--seeds", "0"], "--seeds 0: give 1 or more"),

@@ -71,10 +71,10 @@ def test_texts_of_letters_are_read(tmp_path: Path) -> None:
     ("sequence", "numbers", "message"),
     [
         ("MKT", [1, 2], "3 in 'sequence' and 2 in 'numbers'; give words, and a number for each"),
-        ("MKT", "1 x 2", "'numbers' is '1 x 2' and should be a list of numbers"),
-        ("MKT", [1, 2, float("inf")], "should be a list of numbers"),
-        ("MKT", 3, "should be a list of numbers"),
-        ("M KT", [1, 2, 3], "'sequence' is 'M KT' and should be a list of texts"),
+        ("MKT", "1 x 2", "'numbers' is '1 x 2', not a list of numbers"),
+        ("MKT", [1, 2, float("inf")], "not a list of numbers"),
+        ("MKT", 3, "not a list of numbers"),
+        ("M KT", [1, 2, 3], "'sequence' is 'M KT', not a list of texts"),
     ],
 )
 def test_wrong_numbers_are_named(tmp_path: Path, sequence: str, numbers: object, message: str) -> None:

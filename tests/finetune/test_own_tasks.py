@@ -13,14 +13,16 @@ from bertjax.finetune.tasks import TASKS, make_task
     ("key", "value"), [("text", ("sentence",)), ("label", "gold"), ("id", "number"), ("labels", ("1", "0"))]
 )
 def test_known_tasks_are_read_as_they_are(name: str, key: str, value: object) -> None:
-    with pytest.raises(ValueError, match=rf"^task\.{key}=.*: {name} is read as .*; leave it out \(--{key}\)"):
+    with pytest.raises(
+        ValueError, match=rf"^task\.{key}=.*: {name} has files of a fixed layout; leave it out \(--{key}\)"
+    ):
         make_task(TaskConfig(name=name, **{key: value}))
 
 
 @pytest.mark.parametrize(
     ("name", "given", "message"),
     [
-        ("ner", {"id": "n"}, r"task\.id='n': ner calls sentences by their number; leave it out \(--id\)"),
+        ("ner", {"id": "n"}, r"task\.id='n': ner names sentences by number; leave it out \(--id\)"),
         ("pos", {"text": ("a", "b")}, r"task\.text=\('a', 'b'\): pos has one column of words"),
         ("regression", {"labels": ("0", "1")}, r"task\.labels=\('0', '1'\): regression has no classes"),
         ("relevance", {"labels": ("0", "1")}, "relevance has no classes"),
@@ -28,15 +30,15 @@ def test_known_tasks_are_read_as_they_are(name: str, key: str, value: object) ->
         (
             "pairs",
             {"from_text": ("a.txt",)},
-            "pairs has no such option, which vectors, denoising have;",
+            "not an option of pairs, only of vectors, denoising;",
         ),
-        ("regression", {"dims": (8,)}, r"task\.dims=\(8,\): regression has no such option, which pairs, vectors have;"),
-        ("sst2", {"n_best": 5}, r"task\.n_best=5: sst2 has no such option, which squad, squad2 have;"),
-        ("denoising", {"from_text": ("a.txt",), "temperature": 0.5}, "denoising has no such option, which pairs"),
+        ("regression", {"dims": (8,)}, r"task\.dims=\(8,\): not an option of regression, only of pairs, vectors;"),
+        ("sst2", {"n_best": 5}, r"task\.n_best=5: not an option of sst2, only of squad, squad2;"),
+        ("denoising", {"from_text": ("a.txt",), "temperature": 0.5}, "not an option of denoising, only of pairs"),
         ("classification", {"labels": ("a", "b", "a")}, r"task\.labels=\('a', 'b', 'a'\): a label is repeated"),
         ("classification", {"labels": ("a",)}, r"task\.labels=\('a',\): one label leaves nothing to learn"),
-        ("choice", {"labels": ("A", "B")}, "ends are called by their numbers, from 0"),
-        ("vectors", {"from_text": ("a.txt",), "text": ("x", "y")}, "columns in --dev and --test alone"),
+        ("choice", {"labels": ("A", "B")}, "ends are labelled with their numbers, from 0"),
+        ("vectors", {"from_text": ("a.txt",), "text": ("x", "y")}, "columns only in --dev and --test"),
         ("vectors", {"from_text": ("a.txt",), "id": "n"}, "vectors writes no predictions"),
         ("pairs", {"id": "n"}, "pairs writes no predictions"),
         ("vectors", {}, "vectors: no text; name it as in --from-text 'text:books"),
@@ -44,9 +46,9 @@ def test_known_tasks_are_read_as_they_are(name: str, key: str, value: object) ->
         (
             "denoising",
             {"from_text": ("a.txt",), "dims": (8,)},
-            "denoising has no such option, which pairs",
+            "not an option of denoising, only of pairs",
         ),
-        ("vectors", {"from_text": ("a.txt",), "train": "b.csv"}, "makes its training set of --from-text"),
+        ("vectors", {"from_text": ("a.txt",), "train": "b.csv"}, "makes its training set from --from-text"),
         ("pairs", {"label": "x"}, r"task\.label='x': pairs has no labels; leave it out \(--label\)"),
     ],
 )

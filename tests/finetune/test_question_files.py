@@ -44,7 +44,7 @@ def test_real_files(real_data: Path, name: str, unanswerable: bool) -> None:
     assert [(q.article, q.context, q.id, q.question, [*q.answers]) for q in found] == expected
     assert all(q.impossible == (not q.answers) for q in found)
     if unanswerable:
-        with pytest.raises(ValueError, match=r"question \w+: it is_impossible, .* use squad2"):
+        with pytest.raises(ValueError, match=r"question \w+: is_impossible, .* use squad2"):
             read_questions(path, unanswerable=False)
 
 
@@ -72,9 +72,9 @@ def test_sets_of_a_folder(tmp_path: Path) -> None:
         (squad(answers=[{"text": "", "answer_start": 0}]), "answer '' is not at character 0"),
         (squad(answers=[]), "no answer; set is_impossible: true if there is none"),
         (squad(answers=None), "no answer"),
-        (squad(is_impossible=True), "it has an answer, 'Norse', and yet is_impossible"),
-        (squad(question=" "), "its question is empty"),
-        (squad(question="a\0b"), "its question has a NUL at character 1"),
+        (squad(is_impossible=True), "is_impossible, but it has the answer 'Norse'"),
+        (squad(question=" "), "the question is empty"),
+        (squad(question="a\0b"), "the question has a NUL at character 1"),
     ],
 )
 def test_contradictory_questions_are_refused(tmp_path: Path, content: dict[str, Any], message: str) -> None:
@@ -91,9 +91,9 @@ def test_contradictory_questions_are_refused(tmp_path: Path, content: dict[str, 
         (squad(answers=[{"text": "Rollo"}]), r"no data\S*answers\[0\].answer_start, which is a whole number"),
         (squad(answers=[{"text": "Rollo", "answer_start": True}]), "answer_start is true, not a whole number"),
         (squad(question="a\ud800"), "a string has a lone surrogate"),
-        ({"data": [{"paragraphs": []}]}, "no question in it"),
+        ({"data": [{"paragraphs": []}]}, "no questions"),
         ([], "it holds a list of 0, not a mapping; is it in SQuAD's layout"),
-        ({"data": [{"paragraphs": [{"context": " ", "qas": []}]}]}, "no question in it"),
+        ({"data": [{"paragraphs": [{"context": " ", "qas": []}]}]}, "no questions"),
         ('{"data":\n[}', r"not JSON .*line 2"),
         ("[" * 100_000, "JSON nested deeper"),
     ],

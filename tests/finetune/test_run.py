@@ -126,7 +126,9 @@ def test_finished_run_is_not_repeated_but_evaluated(start: Start, patient: tuple
     written = results.read_text()
     results.write_text(written.replace(f'"step": {first.step}', '"step": 2'))
     shutil.copy(data / "train.tsv", data / "test.tsv")
-    with pytest.raises(ValueError, match=rf"its results are of step 2 and its weights of step {first.step}; finish"):
+    with pytest.raises(
+        ValueError, match=rf"its results belong to step 2, but its weights to step {first.step}; finish"
+    ):
         run(config, start)
 
     # Other training data.

@@ -121,7 +121,7 @@ def test_figures_of_a_test_set_are_of_its_labelled_rows(tmp_path: Path, start: S
     (folder / "test.tsv").write_text("text\tlabel\na\t" + f"{labels[0]}\nb\t\nc\t{labels[1]}\n")
     content = content_of(small_config("classification", start, folder, tmp_path / "run"), start)
     test, classes = content.test["test"], [*content.labels]
-    assert "test: 1 of 3 rows have no label; figures are of the others" in content.notes
+    assert "test: 1 of 3 rows have no label; figures leave them out" in content.notes
     first, last = map(classes.index, labels)
     outputs = np.eye(len(classes), dtype=np.float32)[[first, 0, (last + 1) % len(classes)]]
     assert test.figures(outputs)["accuracy"] == 0.5 and [one.right for one in test.judge(outputs)] == [True, False]

@@ -197,9 +197,9 @@ REFUSED = [
     ),
     ("t.tsv", "x\nlonely\n", Columns(), "t.tsv:1: no column 'text'; there are 'x'; give --text x"),
     ("t.tsv", "text\tlabel\na\tb\n", Columns(text_b="c"), "t.tsv:1: no column 'c'; there are 'text', 'label'"),
-    ("t.jsonl", '{"text":"a","label":"b"}\n{"text":"a"}', Columns(), "t.jsonl:2: the row has no 'label', which rows"),
+    ("t.jsonl", '{"text":"a","label":"b"}\n{"text":"a"}', Columns(), "t.jsonl:2: the row has no 'label', unlike"),
     ("t.json", '{"k": {"text":"a"}}', Columns(), "t.json: record 'k': no column 'label'; there are 'text';"),
-    ("t.csv", "text,text,label\na,b,c\n", Columns(), "t.csv: column 'text' is there 2 times"),
+    ("t.csv", "text,text,label\na,b,c\n", Columns(), "t.csv: 2 columns are named 'text'"),
     ("t.csv", "text,label\na,b\nc\n", Columns(), "t.csv:3: 1 fields for 2 columns ('text', 'label')"),
     ("t.tsv", 'text\tlabel\n"a\tb"\tc\n', Columns(), "t.tsv:2: 3 fields for 2 columns"),
     ("t.csv", 'text,label\n"c,d\ne,f\n', Columns(), "t.csv:3: bad CSV (unexpected end of data) in the row of line 2"),
@@ -217,12 +217,15 @@ REFUSED = [
     ("t.json", '["text"]', Columns(), 't.json: record 1: it holds "text", not a mapping'),
     ("t.json", '"text"', Columns(), 't.json: it holds "text", not a list or a mapping'),
     ("t.parquet", "no", Columns(), "t.parquet: neither Parquet nor Arrow"),
-    ("t.doc", "no", Columns(), "t.doc: not a known kind of table; give a file named .csv, .tsv"),
-    ("t.csv", "text,a,b,label\nx,y,,0\n", CHOICES, "t.csv:2: 1 choices, and there must be 2"),
-    ("t.jsonl", '{"text":"x","a":"y","b":null,"label":0}', CHOICES, "t.jsonl:1: 1 choices, and there must be 2"),
+    ("t.doc", "no", Columns(), "t.doc: unsupported table format; give a file ending in .csv, .tsv"),
+    ("t.csv", "text,a,b,label\nx,y,,0\n", CHOICES, "t.csv:2: 1 choices, but every example must have 2"),
+    (
+        "t.jsonl", '{"text":"x","a":"y","b":null,"label":0}', CHOICES,
+        "t.jsonl:1: 1 choices, but every example must have 2",
+    ),
     (
         "t.jsonl", '{"text":"x","e":["a","b","c"],"label":0}\n{"text":"x","e":["a","b"],"label":0}',
-        Columns("text", ends=("e",)), "t.jsonl:2: 2 choices, and there must be 3 for every example",
+        Columns("text", ends=("e",)), "t.jsonl:2: 2 choices, but every example must have 3",
     ),
     ("t.jsonl", '{"text":"x","e":null,"label":0}', Columns("text", ends=("e",)), "t.jsonl:1: 0 choices"),
 ]  # fmt: skip
@@ -251,7 +254,7 @@ def test_a_passage_is_relevant_or_not(tmp_path: Path) -> None:
     table(tmp_path, "text,passage,label\na,b,1\na,c,0.0\n", "train.csv")
     assert [example.label for example in read_split(task, tmp_path, "train")] == [1, 0]
     table(tmp_path, "text,passage,label\na,b,1\na,c,2\n", "train.csv")
-    with pytest.raises(ValueError, match=r"train\.csv:3: label 2\.0 is neither 0 nor 1 \(is the passage"):
+    with pytest.raises(ValueError, match=r"train\.csv:3: label 2\.0 is neither 0 \(not relevant\) nor 1"):
         read_split(task, tmp_path, "train")
 
 
@@ -261,7 +264,7 @@ def test_labels_outside_the_set_are_refused(tmp_path: Path) -> None:
         read_split(KINDS["sequence"].table_task(Columns(), ("x", "y")), tmp_path, "train")
     table(tmp_path, "text,label\na,x\nb,x\n", "train.csv")
     task = KINDS["sequence"].table_task(Columns())
-    with pytest.raises(ValueError, match=r"train.csv:2: all labels from here on are 'x'; a task needs two or more"):
+    with pytest.raises(ValueError, match=r"train.csv:2: all labels from here on are 'x', but a task needs two or more"):
         task_labels(task, read_split(task, tmp_path, "train"))
 
 
@@ -274,5 +277,5 @@ def test_missing_and_ambiguous_files_are_refused(tmp_path: Path) -> None:
         read_split(task, tmp_path / "nowhere", "train")
     for name in ("train.csv", "train.tsv"):
         table(tmp_path, "text,label\na,x\n", name)
-    with pytest.raises(ValueError, match=r"train.csv and train.tsv could both be meant"):
+    with pytest.raises(ValueError, match=r"train.csv and train.tsv both match"):
         read_split(task, tmp_path, "train")

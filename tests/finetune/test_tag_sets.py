@@ -51,7 +51,7 @@ def test_a_treebank(tmp_path: Path) -> None:
     assert tags(TOKENS.tag_task(TagColumns("xpos")), tmp_path, "dev") == [["X"]]
     assert read_split(pos, tmp_path, "test") is None
     (tmp_path / "fr_gsd-ud-dev.conllu").write_text("")
-    with pytest.raises(ValueError, match="could both be meant; keep one there"):
+    with pytest.raises(ValueError, match="both match; keep one of them there"):
         read_split(pos, tmp_path, "dev")
     (empty := tmp_path / "empty").mkdir()
     with pytest.raises(MissingSplitError, match=r"no train set: none of train\.\*, eng\.train\.\*, \*-ud-train"):
@@ -87,8 +87,8 @@ def test_records(tmp_path: Path) -> None:
     [
         ({"tokens": ["a", "b"], "tags": ["X"]}, r":1: 2 in 'tokens' and 1 in 'tags'; give words, and a tag for each"),
         ({"tokens": [], "tags": []}, r":1: 0 in 'tokens'"),
-        ({"tokens": "a b", "tags": ["X", "Y"]}, r":1: 'tokens' is 'a b' and should be a list of texts"),
-        ({"tokens": ["a"], "tags": [3]}, r":1: 'tags' is '\[3\]' and should be a list of texts"),
+        ({"tokens": "a b", "tags": ["X", "Y"]}, r":1: 'tokens' is 'a b', not a list of texts"),
+        ({"tokens": ["a"], "tags": [3]}, r":1: 'tags' is '\[3\]', not a list of texts"),
         ({"tokens": ["a"]}, r":1: .*'tags'"),
         ({"tokens": ["a", "b\ud800"], "tags": ["X", "Y"]}, ":1: a string has a lone surrogate"),
     ],
@@ -101,7 +101,9 @@ def test_records_that_are_refused(tmp_path: Path, record: dict, message: str) ->
 
 def test_words_of_lines_have_their_column(tmp_path: Path) -> None:
     (tmp_path / "train.conll").write_text(CONLL)
-    with pytest.raises(ValueError, match=r"train\.conll: task\.text='form' names the words of records, .*\(--text\)"):
+    with pytest.raises(
+        ValueError, match=r"train\.conll: task\.text='form' names the column of words in records, .*\(--text\)"
+    ):
         read_split(TOKENS.tag_task(TagColumns(words="form")), tmp_path, "train")
 
 

@@ -128,7 +128,7 @@ def test_a_partly_scored_set_is_refused(tmp_path: Path) -> None:
     task = make_task(TaskConfig("vectors", from_text=("text:x",)))
     path = tmp_path / "test.csv"
     path.write_text("text,text_b,label\na,b,1\nc,d,\ne,f,2\n")
-    with pytest.raises(ValueError, match=r"test.csv:3: no number for the likeness of the pair, which other rows have"):
+    with pytest.raises(ValueError, match=r"test.csv:3: the pair has no number for its similarity, but other rows"):
         read_split(task, path, "test", named=True)
 
 

@@ -100,7 +100,9 @@ def test_one_set_has_one_figure_and_no_table(tmp_path: Path) -> None:
 
 def test_xnli_runs_are_chosen_by_english(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_xnli(tmp_path, ("de", "zh"), train=1, each=2)
-    with pytest.raises(ValueError, match=r"xnli\.dev\.tsv: no row of the language en, by which runs are chosen"):
+    with pytest.raises(
+        ValueError, match=r"xnli\.dev\.tsv: no rows in the language en, which decides which run is best"
+    ):
         read_dev(TASKS["xnli"], folder)
     folder = write_xnli(tmp_path / "both", ("de", "en"), train=1, each=2)
     dev = folder / "XNLI-1.0" / "xnli.dev.tsv"

@@ -215,7 +215,7 @@ def test_classify_equals_ridge_classifier() -> None:
     [
         (["--probe.pairs", "nowhere.jsonl"], "nowhere.jsonl: no such file"),
         (["--probe.tags", "nowhere.conllu"], "probe.tags='nowhere.conllu': no such file; name a file of tagged words"),
-        (["--probe.tags", "untagged.conll"], "untagged.conll:1: 1 columns, and the tag should be in column 2"),
+        (["--probe.tags", "untagged.conll"], "untagged.conll:1: 1 columns, but the tag should be in column 2"),
         (["--probe.attention", "True", "--probe.share", "0"], "probe.share=0.0 must be in (0, 1]"),
     ],
 )

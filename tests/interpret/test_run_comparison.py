@@ -174,7 +174,7 @@ def test_tags_and_answers_are_compared(name: str, write: Callable, tmp_path: Pat
         assert difference.low <= difference.value <= difference.high and 0 < difference.p_value <= 1
     (predictions,) = [path for path in (tmp_path / "much" / "predictions").rglob("*") if path.name in PREDICTION_EDITS]
     predictions.write_text(predictions.read_text().replace(*PREDICTION_EDITS[predictions.name], 1))
-    with pytest.raises(ValueError, match="does not hold a prediction for each example of the task; fine-tune again"):
+    with pytest.raises(ValueError, match="not one prediction for each example of the task; fine-tune again"):
         compare_runs([str(tmp_path / "little"), str(tmp_path / "much")], 0, no_progress)
 
 
@@ -223,10 +223,10 @@ def test_compare_rejects_other_predictions(tuned: Path, runs: Path, tmp_path: Pa
     predictions = tmp_path / "copy" / "predictions" / "dev.tsv"
     lines = predictions.read_text().splitlines()
     predictions.write_text("\n".join(lines[:-1]) + "\n")
-    with pytest.raises(ValueError, match="does not hold a prediction for each example of the task; fine-tune again"):
+    with pytest.raises(ValueError, match="not one prediction for each example of the task; fine-tune again"):
         compare_runs([str(tuned / "little"), str(tmp_path / "copy")], 0, no_progress)
     predictions.unlink()
-    with pytest.raises(ValueError, match="no such file; fine-tune to the end, which writes it"):
+    with pytest.raises(ValueError, match="no such file; it is written when fine-tuning ends"):
         compare_runs([str(tuned / "little"), str(tmp_path / "copy")], 0, no_progress)
 
 

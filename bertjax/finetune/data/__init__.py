@@ -1,1 +1,1 @@
-"""Files of tasks: examples read from them, predictions written to them."""
+"""Task files: read examples, write predictions."""

@@ -1,8 +1,8 @@
-"""Multiple choice in the official files: SWAG's CSV, and CODAH's TSV.
+"""Official files of multiple choice data sets: SWAG's CSV and CODAH's TSV.
 
 SWAG has a sentence and the beginning of the next one, which is put before each ending, as in the paper's experiment.
-CODAH is one file without splits, or a fold's folder with train.tsv, dev.tsv and test.tsv. The one file is split by
-question: of every five distinct beginnings, three train, the fourth is for development and the fifth for testing.
+CODAH is one file without splits, or the folder of a fold with train.tsv, dev.tsv and test.tsv. The one file is split by
+question: of every five distinct beginnings, three are for training, one for development and one for testing.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def read_swag(data: Path, split: str, notify: Notify) -> list[TextExample]:
     def rows() -> Iterator[Row]:
         for row in read_rows(path, wanted, notify):
             endings = {name: row.values[name] for name in _ENDINGS}
-            whole = {name: f"{row.values[_SECOND]} {end}" if end.strip() else "" for name, end in endings.items()}
-            yield row._replace(values=row.values | whole)
+            full = {name: f"{row.values[_SECOND]} {end}" if end.strip() else "" for name, end in endings.items()}
+            yield row._replace(values=row.values | full)
 
     return list(parse_examples(rows(), columns, labelled=labelled))
 
 
 def read_codah(data: Path, split: str, notify: Notify) -> list[TextExample]:
-    """Read `train`, `dev` or `test` of CODAH: its one file, or a folder with that or with a fold's three.
+    """Read `train`, `dev` or `test` of CODAH from its one file, or from a folder with it or with a fold's three files.
 
     Raises MissingSplitError for a missing file, and ValueError as `read_table` does.
     """
@@ -60,7 +60,9 @@ def read_codah(data: Path, split: str, notify: Notify) -> list[TextExample]:
     if not whole:
         return examples
     if split == "train":
-        notify(f"{path}: one file for all; of its questions three fifths are for training, one for dev, one for test")
+        notify(
+            f"{path}: one file for all splits: three fifths of its questions for training, one for dev, one for test"
+        )
     starts: dict[str, int] = {}
     fifths = _FIFTHS[split]
     return [example for example in examples if starts.setdefault(example.texts[0], len(starts)) % 5 in fifths]

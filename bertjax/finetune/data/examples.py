@@ -1,4 +1,4 @@
-"""Examples of tasks, from readers to encoders. `where` names one in messages: `FILE:LINE`, or `FILE: record N`."""
+"""Examples of tasks. `where` is an example's location in messages: `FILE:LINE` or `FILE: record N`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from bertjax.storage.lines import COMPRESSED, whole_content
 
 @dataclass(frozen=True)
 class TextExample:
-    """One text, a pair, or for multiple choice the common start and its ends."""
+    """A text, a pair of texts, or for multiple choice the common start and its ends."""
 
     where: str
-    id: str  # as the submission format names it
+    id: str  # as in submission files
     texts: tuple[str, ...]
     label: str | float | None  # a name; a number for regression; the right end's index, from 0, for choices
 
@@ -30,7 +30,7 @@ class TextExample:
 
 @dataclass(frozen=True)
 class TaggedSentence:
-    """The words of a sentence and their tags, if it has any."""
+    """The words of a sentence and their tags, if there are any."""
 
     where: str
     id: str
@@ -49,7 +49,7 @@ class TaggedSentence:
         return Path(self.where.rpartition(":")[0])
 
     def locate_word(self, word: int) -> str:
-        """`FILE:LINE` of word number `word`, from 0, for messages."""
+        """Return `FILE:LINE` of word number `word`, from 0, for messages."""
         return f"{self.file}:{self.lines[word]}" if self.lines else self.where
 
 
@@ -71,7 +71,7 @@ class Question:
         return self.question, self.context
 
 
-# The names of a user's own files, by split.
+# File names by split, in folders of the user's own data.
 SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "validation", "valid", "val"), "test": ("test",)}
 
 
@@ -87,7 +87,7 @@ def split_file(folder: Path, names: Sequence[str], suffixes: Sequence[str]) -> P
     ends = [suffix + packed for suffix in suffixes for packed in ("", *COMPRESSED)]
     paths = [path for name in names for end in ends if (path := folder / f"{name}{end}").is_file()]
     if len(paths) > 1:
-        raise ValueError(f"{folder}: {' and '.join(path.name for path in paths)} could both be meant; keep one there")
+        raise ValueError(f"{folder}: {' and '.join(path.name for path in paths)} both match; keep one of them there")
     return paths[0] if paths else None
 
 
@@ -100,7 +100,7 @@ def missing(folder: Path, split: str, files: Sequence[str]) -> MissingSplitError
 
 
 def whole_text(path: Path) -> str:
-    """Read a UTF-8 file, decompressed by suffix (.gz .bz2 .xz .zst).
+    """Read a UTF-8 file, decompressed according to its suffix (.gz .bz2 .xz .zst).
 
     Raises ValueError naming a missing file, or the line that is not UTF-8.
     """
@@ -115,17 +115,17 @@ def whole_text(path: Path) -> str:
 
 
 def label_set(examples: Sequence[TextExample]) -> tuple[str, ...]:
-    """The sorted labels of a training set. Raises ValueError, naming the first example, if there are fewer than two."""
+    """List the sorted labels of a training set. Raises ValueError naming the first example for fewer than two."""
     labels = tuple(sorted({str(example.label) for example in examples if example.label is not None}))
     if len(labels) < 2:
         where = examples[0].where if examples else "no examples"
         what = f"all labels from here on are {labels[0]!r}" if labels else "no labels from here on"
-        raise ValueError(f"{where}: {what}; a task needs two or more: is it the right column?")
+        raise ValueError(f"{where}: {what}, but a task needs two or more; is it the right column?")
     return labels
 
 
 def label_numbers(examples: Sequence[TextExample], labels: Sequence[str]) -> np.ndarray:
-    """The index of each example's label in `labels`: int32 [n], -1 without a label.
+    """Map each example's label to its index in `labels`: int32 [n], -1 without a label.
 
     Raises ValueError naming the line of the first unknown label.
     """
@@ -138,7 +138,7 @@ def label_numbers(examples: Sequence[TextExample], labels: Sequence[str]) -> np.
 
 
 def parse_number(where: str, label: str) -> float:
-    """Parse a label of regression. Raises ValueError naming the line if it is not a finite number."""
+    """Parse a regression label. Raises ValueError naming the line if it is not a finite number."""
     try:
         number = float(label)
     except ValueError:
@@ -149,10 +149,10 @@ def parse_number(where: str, label: str) -> float:
 
 
 def label_weights(task: TaskConfig, labels: Sequence[str], numbers: Callable[[], np.ndarray]) -> Sequence[float] | None:
-    """The weight of each label in the loss, `class_weights` or balanced ones; None if all are 1.
+    """Compute the weight of each label in the loss, from `class_weights` or balanced; None if all are 1.
 
-    `numbers` returns the index of every training label in `labels`. Raises ValueError for a task without labels, and
-    unless there is a weight for each label.
+    `numbers` returns the index in `labels` of each training example's label. Raises ValueError for a task without
+    labels, and if the number of weights is wrong.
     """
     weights, balanced = task.class_weights, task.balanced
     if not weights and not balanced:

@@ -1,10 +1,10 @@
 """GLUE's tasks: the official TSV files, JSON subsets, or TensorFlow Datasets.
 
-In the official layout a split is a file of its name (train.tsv, dev_matched.tsv, ...), compressed or not, in a folder
-of the task's name or in the given one. MRPC may also be Microsoft's files; then GLUE's dev_ids.tsv says which training
-pairs are the development set. The diagnostics (AX), which the model of MNLI predicts, are diagnostic.tsv or AX.tsv in
-the given folder, in its folder diagnostic or AX, or in MNLI's. A JSON subset has the columns `text_a`, `text_b` and
-`label`.
+In the official layout a split is a file named after it (train.tsv, dev_matched.tsv, ...), compressed or not, in the
+data folder or in a subfolder named after the task. MRPC may also be Microsoft's files; then GLUE's dev_ids.tsv lists
+the training pairs of the development set. The diagnostics (AX), which MNLI's model predicts, are diagnostic.tsv or
+AX.tsv in the data folder, in its subfolder diagnostic or AX, or in MNLI's. A JSON subset has the columns `text_a`,
+`text_b` and `label`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _DIAGNOSTIC_FOLDERS, _DIAGNOSTIC_FILES = ("diagnostic", "AX"), ("diagnostic", "A
 class GlueLayout:
     """The files and columns of a task's texts and labels."""
 
-    folder: str  # within GLUE's
-    config: str  # of TensorFlow Datasets' `glue`
+    folder: str  # within GLUE's folder
+    config: str  # of `glue` in TensorFlow Datasets
     texts: tuple[str, ...]  # columns of the TSV
     label: str = "label"
     test_id: str = "index"  # the column of the test set
@@ -39,8 +39,8 @@ class GlueLayout:
     features: tuple[str, ...] = ()  # TensorFlow Datasets' names of the texts, if they differ
     classes: tuple[str, ...] = ()  # TensorFlow Datasets' names of the labels 0 and 1
     regression: bool = False
-    skips_short: bool = False  # the official files have a few broken rows, which are left out as usual
-    microsoft: bool = False  # Microsoft's own files are read too
+    skips_short: bool = False  # leave out the few broken rows of the official files, like other implementations
+    microsoft: bool = False  # accept Microsoft's original files
 
 
 def read_glue(layout: GlueLayout, data: Path, split: str, notify: Notify) -> list[TextExample]:
@@ -64,7 +64,7 @@ def read_glue(layout: GlueLayout, data: Path, split: str, notify: Notify) -> lis
 
 
 def has_split(layout: GlueLayout, data: Path, split: str) -> bool:
-    """Whether a split exists; for TensorFlow Datasets, whether the task does."""
+    """Check whether a split exists; for TensorFlow Datasets, whether the task is prepared."""
     if str(data).startswith(TFDS):
         return tfds.is_prepared(_tfds_name(layout, str(data)))
     return _find_file(layout, data, split) is not None
@@ -106,17 +106,17 @@ def _read_microsoft(layout: GlueLayout, path: Path, split: str, notify: Notify) 
         raise missing(path.parent, split, [f"{name}.tsv" for name in _DEV_IDS])
     listed = read_rows(ids_path, Wanted(_PAIR_ID, header=_PAIR_ID), notify)
     in_dev = {tuple(row.values[name] for name in _PAIR_ID) for row in listed}
-    of_split = (row for row in rows if (tuple(row.values[name] for name in _PAIR_ID) in in_dev) == (split == "dev"))
-    return list(parse_examples(of_split, columns))
+    split_rows = (row for row in rows if (tuple(row.values[name] for name in _PAIR_ID) in in_dev) == (split == "dev"))
+    return list(parse_examples(split_rows, columns))
 
 
 def _read_tfds(layout: GlueLayout, data: str, split: str) -> list[TextExample]:
-    name, theirs = _tfds_name(layout, data), split.replace("dev", "validation")
+    name, tfds_split = _tfds_name(layout, data), split.replace("dev", "validation")
     if split == DIAGNOSTICS:
-        name, theirs = name.replace(f"glue/{layout.config}", "glue/ax"), "test"
-    examples = tfds.examples(name, theirs) if split != DIAGNOSTICS or tfds.is_prepared(name) else None
+        name, tfds_split = name.replace(f"glue/{layout.config}", "glue/ax"), "test"
+    examples = tfds.examples(name, tfds_split) if split != DIAGNOSTICS or tfds.is_prepared(name) else None
     if examples is None:
-        raise missing(Path(f"{TFDS}{name}"), split, [f"the split {theirs}"])
+        raise missing(Path(f"{TFDS}{name}"), split, [f"the split {tfds_split}"])
     columns = Columns(*(layout.features or layout.texts), id="idx")
 
     def rows() -> Iterator[Row]:
@@ -129,14 +129,14 @@ def _read_tfds(layout: GlueLayout, data: str, split: str) -> list[TextExample]:
             elif layout.classes and label is not None:
                 label = str(layout.classes.index(label))
             values = example | {columns.label: label, columns.id: int(example[columns.id])}
-            yield Row(f"{TFDS}{name}/{theirs}: record {number}", values)
+            yield Row(f"{TFDS}{name}/{tfds_split}: record {number}", values)
 
     labelled = not split.startswith("test")
     return list(parse_examples(rows(), columns, regression=layout.regression, labelled=labelled))
 
 
 def _tfds_name(layout: GlueLayout, data: str) -> str:
-    """`glue/sst2` for tfds:glue and tfds:glue/sst2. Raises ValueError for any other name."""
+    """Return `glue/sst2` for tfds:glue and tfds:glue/sst2. Raises ValueError for any other name."""
     name, _, version = data.removeprefix(TFDS).partition(":")
     if name not in ("glue", f"glue/{layout.config}"):
         raise ValueError(f"{data}: not this task's data set; name {TFDS}glue/{layout.config}, or a folder")

@@ -1,4 +1,4 @@
-"""SQuAD's files, 1.1 and 2.0: questions about texts, each with the words of its text that answer it."""
+"""Files of SQuAD 1.1 and 2.0: questions about texts, answered by spans of the texts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def read_questions(path: Path, unanswerable: bool, *, labelled: bool = True) -> 
 
     `unanswerable`: as in 2.0, questions may be marked `is_impossible`. Unless `labelled`, answers may be missing.
     Raises ValueError naming file and question for missing or inconsistent parts: an answer that is not at its
-    `answer_start`, an id of two questions, a file without questions.
+    `answer_start`, two questions with the same id, a file without questions.
     """
     remedy = "is it in SQuAD's layout?"
     content: _Squad = parse_json(whole_text(path), str(path), _Squad, remedy=remedy, most_bytes=sys.maxsize)
@@ -63,11 +63,11 @@ def read_questions(path: Path, unanswerable: bool, *, labelled: bool = True) -> 
             for record in paragraph["qas"]:
                 where = f"{path}: question {record['id']}"
                 if record["id"] in questions:
-                    raise ValueError(f"{where}: two questions have this id; give each its own")
+                    raise ValueError(f"{where}: two questions have this id; ids must be unique")
                 question = _question(record, paragraph["context"], where, str(number), unanswerable, labelled)
                 questions[record["id"]] = question
     if not questions:
-        raise ValueError(f"{path}: no question in it; {remedy}")
+        raise ValueError(f"{path}: no questions; {remedy}")
     return list(questions.values())
 
 
@@ -77,13 +77,13 @@ def _question(
     answers, impossible = record.get("answers"), record.get("is_impossible", False)
     for name, text in (("question", record["question"]), ("context", context)):
         if not text.strip():
-            raise ValueError(f"{where}: its {name} is empty; fill it in")
+            raise ValueError(f"{where}: the {name} is empty; fill it in")
         if "\0" in text:
-            raise ValueError(f"{where}: its {name} has a NUL at character {text.index(chr(0))}; remove it")
+            raise ValueError(f"{where}: the {name} has a NUL at character {text.index(chr(0))}; remove it")
     if impossible and not unanswerable:
-        raise ValueError(f"{where}: it is_impossible, and every question of SQuAD 1.1 has an answer; use squad2")
+        raise ValueError(f"{where}: is_impossible, but every question of SQuAD 1.1 has an answer; use squad2")
     if impossible and answers:
-        raise ValueError(f"{where}: it has an answer, {answers[0]['text']!r}, and yet is_impossible; remove one")
+        raise ValueError(f"{where}: is_impossible, but it has the answer {answers[0]['text']!r}; remove one of the two")
     if labelled and not impossible and not answers:
         remedy = "set is_impossible: true if there is none" if unanswerable else "give one, or use squad2"
         raise ValueError(f"{where}: no answer; {remedy}")

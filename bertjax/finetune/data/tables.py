@@ -1,8 +1,8 @@
 """Tables: rows and examples of CSV, TSV, JSON Lines, JSON and Parquet.
 
-CSV has its usual quoting, and commas, semicolons, tabs or bars between fields. TSV has no quoting, as in GLUE: a
-quotation mark is text, and a tab or a line's end always ends a field. JSON is a list of objects, or an object of them
-by their ids. All but Parquet may be compressed.
+CSV has the usual quoting, and commas, semicolons, tabs or bars between fields. TSV has no quoting, as in GLUE: a
+quotation mark is text, and a tab or line end always ends a field. JSON is a list of objects, or an object that maps ids
+to objects. All but Parquet may be compressed.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ WITHOUT_TABS = str.maketrans("\t\r\n", "   ")  # a field of a .tsv
 _DELIMITERS = ",;\t|"  # of a CSV
 _GUESSED_FROM = 50  # lines or rows
 _LABEL_NAMES = ("label", "labels", "class", "category", "sentiment", "stars", "rating", "score", "target", "polarity")
-ROW_KEY = "row key"  # the column of the ids that are the keys of a JSON object
+ROW_KEY = "row key"  # the column that holds the keys of a JSON object, which are ids
 
 Notify = Callable[[str], object]
 
 
 class Row(NamedTuple):
-    """One row: file and line for messages, and its values by column, without optional columns that it lacks."""
+    """One row: its file and line for messages, and its values by column; missing optional columns are left out."""
 
     where: str
     values: dict[str, Any]
@@ -41,7 +41,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Wanted:
-    """The columns to read of a table."""
+    """The columns to read from a table."""
 
     columns: tuple[str, ...]
     optional: tuple[str, ...] = ()
@@ -55,9 +55,9 @@ class Columns:
 
     text: str = "text"  # for multiple choice the common start
     text_b: str = ""  # the second text of a pair
-    label: str = "label"  # "": no example has a label, as for training on pairs
+    label: str = "label"  # "": examples have no labels, as in training on pairs
     id: str = ""  # "": ids are numbers from 0, or the keys of a JSON object
-    ends: tuple[str, ...] = ()  # for multiple choice one per end, or one that holds a list of ends
+    ends: tuple[str, ...] = ()  # for multiple choice: a column per end, or one column with lists of ends
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -66,10 +66,10 @@ class Columns:
 
 
 class MissingColumnError(ValueError):
-    """A table lacks a column; `names` are the columns that it has."""
+    """A table lacks a column; `names` are the existing columns."""
 
     def __init__(self, message: str, names: Sequence[str]) -> None:
-        """Take the message without advice."""
+        """Add general advice to `message`."""
         super().__init__(f"{message}; name one of them")
         self.message, self.names = message, tuple(names)
 
@@ -77,9 +77,9 @@ class MissingColumnError(ValueError):
 def read_split_of_table(
     columns: Columns, data: Path, split: str, notify: Notify, *, regression: bool = False
 ) -> list[TextExample]:
-    """Read a split from a folder's file of that name, in any format, or from a file.
+    """Read a split from a file, or from the file in a folder that is named after the split, in any format.
 
-    Raises ValueError as `read_table` does, MissingSplitError if there is no such file.
+    Raises ValueError as `read_table` does, and MissingSplitError if there is no such file.
     """
     names = SPLIT_NAMES.get(split, (split,))
     path = data if data.is_file() else split_file(data, names, TABLE_SUFFIXES)
@@ -117,12 +117,12 @@ def read_table(
 def likely_columns(path: Path, names: Sequence[str], texts: Sequence[str], label: str) -> tuple[tuple[str, ...], str]:
     """Guess the columns of text and of the label ("": none) in a table with the columns `names`.
 
-    Columns of text are those with the longest values in the first rows; the label's has a usual name, or the fewest
-    different values. Columns that exist are kept.
+    Text columns have the longest values in the first rows; the label column has a usual name, or the fewest distinct
+    values. Columns that exist are kept.
     """
     try:
         rows = [*itertools.islice(read_rows(path, Wanted((), tuple(names)), lambda notice: None), _GUESSED_FROM)]
-    except ValueError:  # of another row
+    except ValueError:  # another row is malformed
         return tuple(texts), label
     values = {name: [str(row.values.get(name, "")) for row in rows] for name in names}
     free = [name for name in names if name not in (*texts, label) and name != ROW_KEY]
@@ -131,12 +131,12 @@ def likely_columns(path: Path, names: Sequence[str], texts: Sequence[str], label
     chosen = sorted(by_length[: len(missing)], key=names.index)
     if len(chosen) < len(missing):
         return tuple(texts), label
-    found = tuple(name if name in names else chosen.pop(0) for name in texts)
+    text_columns = tuple(name if name in names else chosen.pop(0) for name in texts)
     if label and label not in names:
-        rest = [name for name in free if name not in found]
+        rest = [name for name in free if name not in text_columns]
         rest.sort(key=lambda name: (name.lower() not in _LABEL_NAMES, len({*values[name]})))
         label = rest[0] if rest else ""
-    return found, label
+    return text_columns, label
 
 
 def parse_examples(
@@ -148,10 +148,8 @@ def parse_examples(
         texts = _texts(where, values, columns)
         choices = choices or len(texts) - 1
         if columns.ends and (len(texts) != 1 + choices or choices < 2 or not all(texts[1:])):
-            there = sum(1 for text in texts[1:] if text)
-            raise ValueError(
-                f"{where}: {there} choices, and there must be {max(choices, 2)} for every example; correct it"
-            )
+            count = sum(1 for text in texts[1:] if text)
+            raise ValueError(f"{where}: {count} choices, but every example must have {max(choices, 2)}; correct it")
         name = _cell(where, values, columns.id) if columns.id else values.get(ROW_KEY, str(number))
         label: str | float | None = _cell(where, values, columns.label)
         if label == "":
@@ -164,14 +162,14 @@ def parse_examples(
 
 
 def read_rows(path: Path, wanted: Wanted, notify: Notify, suffix: str = "") -> Iterator[Row]:
-    """Read the rows of a table, in order, without blank lines. `suffix` overrides the format of the file's name.
+    """Read the rows of a table, in order, without blank lines. `suffix` overrides the suffix of the file's name.
 
     Raises ValueError naming the file, and line or record, for damaged content, a missing column, a row with more or
     fewer fields than columns, and a table without rows.
     """
     suffix = suffix or table_suffix(path)
     if suffix not in TABLE_SUFFIXES:
-        raise ValueError(f"{path}: not a known kind of table; give a file named {', '.join(TABLE_SUFFIXES)}")
+        raise ValueError(f"{path}: unsupported table format; give a file ending in {', '.join(TABLE_SUFFIXES)}")
     if not path.is_file():
         raise ValueError(f"{path}: no such file")
     empty = True
@@ -183,7 +181,7 @@ def read_rows(path: Path, wanted: Wanted, notify: Notify, suffix: str = "") -> I
 
 
 def table_suffix(path: Path) -> str:
-    """The suffix of a file's format, without compression: `.csv` for `train.csv.gz`."""
+    """Return the suffix of a file's format, without compression: `.csv` for `train.csv.gz`."""
     return Path(path.stem).suffix if path.suffix in COMPRESSED else path.suffix
 
 
@@ -195,7 +193,7 @@ def _read_csv(path: Path, wanted: Wanted, notify: Notify) -> Iterator[Row]:
 
 
 def _delimiter(lines: Sequence[str], wanted: Wanted) -> str:
-    """The first delimiter under which the header has the wanted columns, or else the likeliest one."""
+    """Find the first delimiter under which the header has the wanted columns, or else the likeliest one."""
     for delimiter in _DELIMITERS:
         header = next((fields for fields in csv.reader(lines, delimiter=delimiter) if fields), [])
         if {*(wanted.columns or wanted.optional)} <= {name.strip() for name in header}:
@@ -223,7 +221,7 @@ def _named(path: Path, rows: Iterator[tuple[int, list[str]]], wanted: Wanted, no
         _require(f"{path}:{number}", wanted.columns, header)
     for name in (*wanted.columns, *wanted.optional):
         if header.count(name) > 1:
-            raise ValueError(f"{path}: column {name!r} is there {header.count(name)} times; rename all but one")
+            raise ValueError(f"{path}: {header.count(name)} columns are named {name!r}; rename all but one")
     indices = {name: header.index(name) for name in (*wanted.columns, *wanted.optional) if name in header}
     short: list[str] = []
     for number, fields in rows:
@@ -234,7 +232,7 @@ def _named(path: Path, rows: Iterator[tuple[int, list[str]]], wanted: Wanted, no
             short.append(where)
         else:
             raise ValueError(
-                f"{where}: {len(fields)} fields for {len(header)} columns ({_listed(header)}); correct the row"
+                f"{where}: {len(fields)} fields for {len(header)} columns ({_join_names(header)}); correct the row"
             )
     if short:
         notify(f"{path}: left out {len(short):,} rows with fewer fields than columns, the first at {short[0]}")
@@ -264,25 +262,25 @@ def _row(where: str, record: dict[str, Any], wanted: Wanted, first: bool) -> Row
     if first:
         _require(where, wanted.columns, record)
     elif absent := [name for name in wanted.columns if name not in record]:
-        raise ValueError(f"{where}: the row has no {absent[0]!r}, which rows before it have; add it, or remove the row")
+        raise ValueError(f"{where}: the row has no {absent[0]!r}, unlike earlier rows; add it, or remove the row")
     return Row(where, {name: record[name] for name in (*wanted.columns, *wanted.optional) if name in record})
 
 
 def _read_parquet(path: Path, wanted: Wanted, notify: Notify) -> Iterator[Row]:
-    has = parquet.column_names(str(path))
-    _require(str(path), wanted.columns, has)
-    names = [name for name in (*wanted.columns, *wanted.optional) if name in has]
+    columns = parquet.column_names(str(path))
+    _require(str(path), wanted.columns, columns)
+    names = [name for name in (*wanted.columns, *wanted.optional) if name in columns]
     for number, values in enumerate(parquet.records(str(path), names), 1):
         yield Row(f"{path}: record {number}", values)
 
 
-def _require(where: str, columns: Sequence[str], has: Sequence[str] | dict[str, Any]) -> None:
+def _require(where: str, columns: Sequence[str], existing: Sequence[str] | dict[str, Any]) -> None:
     for name in columns:
-        if name not in has:
-            raise MissingColumnError(f"{where}: no column {name!r}; there are {_listed(has)}", [*has])
+        if name not in existing:
+            raise MissingColumnError(f"{where}: no column {name!r}; there are {_join_names(existing)}", [*existing])
 
 
-def _listed(names: Sequence[str] | dict[str, Any]) -> str:
+def _join_names(names: Sequence[str] | dict[str, Any]) -> str:
     names = [name for name in names if name != ROW_KEY]
     return ", ".join(repr(name[:80]) for name in names[:20]) + (", ..." if len(names) > 20 else "") if names else "none"
 
@@ -304,7 +302,7 @@ def _texts(where: str, values: dict[str, Any], columns: Columns) -> tuple[str, .
         parts = value if isinstance(value, list) and columns.ends == (name,) else [value]
         for part in parts:
             if part is None and name in columns.ends:
-                part = ""  # a missing choice, which the check of their number refuses
+                part = ""  # a missing choice; `parse_examples` checks the number of choices
             if part is None:
                 raise ValueError(f"{where}: the row has no text in column {name!r}; write one, or remove the row")
             if not isinstance(part, str):
@@ -314,7 +312,7 @@ def _texts(where: str, values: dict[str, Any], columns: Columns) -> tuple[str, .
 
 
 def _cell(where: str, values: dict[str, Any], name: str) -> str:
-    """A label or id as stripped text; "" if it is missing."""
+    """Return a label or id as stripped text; "" if it is missing."""
     value = values.get(name)
     if value is None:
         return ""
@@ -326,7 +324,7 @@ def _cell(where: str, values: dict[str, Any], name: str) -> str:
 
 
 def _json_kind(value: object) -> str:
-    """The type of a value, in messages."""
+    """Name the type of a value for messages."""
     return "missing" if value is None else f"a {type(value).__name__}"
 
 

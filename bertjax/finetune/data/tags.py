@@ -1,11 +1,11 @@
-"""Tagged words: CoNLL's files of one word a line, CoNLL-U, records with lists of words, and published sets of entities.
+"""Tagged words: CoNLL files (one word per line), CoNLL-U, records with lists of words, and published sets of entities.
 
-In a record, a text without white space stands for the list of its letters: a sequence, or its tags of one letter each.
+In a record, a text without white space stands for the list of its letters: a sequence, or one-letter tags.
 
-BioBERT's sets (dmis-lab/biobert, `run_ner.py`) have a folder each, such as NCBI-disease, with tabs and the tags B, I
-and O: `train.tsv`, `devel.tsv`, `test.tsv`, and `train_dev.tsv`, which is the first two. LeNER-Br (peluz/lener-br), of
-Brazilian law, has spaces and tags such as B-PESSOA: `train/train.conll`, `dev/dev.conll`, `test/test.conll`. Test sets
-have their tags, so that they are measured too.
+Each of BioBERT's sets (dmis-lab/biobert, `run_ner.py`) is a folder such as NCBI-disease, with tabs and the tags B, I
+and O: `train.tsv`, `devel.tsv`, `test.tsv`, and `train_dev.tsv`, which joins the first two. LeNER-Br (peluz/lener-br),
+of Brazilian law, has spaces and tags such as B-PESSOA: `train/train.conll`, `dev/dev.conll`, `test/test.conll`. The
+test sets are tagged, so that they are measured too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _RECORDS = (".jsonl", ".ndjson", ".json", ".parquet", ".arrow", ".csv")
 _SUFFIXES = (".conllu", ".txt", ".conll", ".bio", ".iob", ".iob2", ".tsv", *_RECORDS, "")
 _CONLL_NAMES = {"train": ("eng.train",), "dev": ("testa", "eng.testa"), "test": ("testb", "eng.testb")}
 _DOCUMENT = "-DOCSTART-"
-_NO_WORD = re.compile(r"\d+[-.]\d+")  # CoNLL-U: a range of words written as one, or a word that is not written
+_NO_WORD = re.compile(r"\d+[-.]\d+")  # IDs of CoNLL-U's multiword tokens (1-2) and empty nodes (1.1)
 _SENTENCE_ID = re.compile(r"# *sent_id *= *(.*)")
 
 
@@ -44,24 +44,24 @@ class TagLayout:
     conllu: bool = False  # ten columns separated by tabs, comments, and lines that are not words
 
     def tag_column(self, columns: int) -> int:
-        """The tag's column in a line of `columns` columns; one after the last if a line has a word only."""
+        """Return the index of the tag in a line of `columns` columns; one after the last if the line has no tags."""
         return max(columns + self.tag if self.tag < 0 else self.tag, self.word + 1)
 
 
 @dataclass(frozen=True)
 class TagColumns:
-    """The columns of tags and words; "" is the default of each format."""
+    """The columns of tags and words; "" selects the format's default."""
 
     tag: str = ""  # a number from 1; in CoNLL-U and in records a name
     words: str = ""  # in records
 
 
-CONLL = TagLayout(0, -1)  # as in CoNLL-2003, separated by spaces, or by tabs where a file has any
+CONLL = TagLayout(0, -1)  # as in CoNLL-2003, separated by spaces, or by tabs if a file has any
 CONLLU = TagLayout(CONLLU_COLUMNS.index("FORM"), CONLLU_COLUMNS.index("UPOS"), conllu=True)
 
 
 class _Line(NamedTuple):
-    """A line of a file; only a word's has columns."""
+    """A line of a file; it has columns only if it holds a word."""
 
     number: int
     text: str
@@ -71,16 +71,16 @@ class _Line(NamedTuple):
 def read_tags(columns: TagColumns, named: bool, data: Path, split: str, notify: Notify) -> list[TaggedSentence]:
     """Read a split from a folder or a file; a test set is read without its tags.
 
-    The file is named train, dev, valid or test with one of several suffixes, or like CoNLL-2003's (eng.testa), or like
-    a treebank's (en_ewt-ud-dev.conllu). `named`: tags are of named entities, O or such as B-PER. Raises
+    The file is named train, dev, valid or test with one of several suffixes, or as in CoNLL-2003 (eng.testa) or a
+    treebank (en_ewt-ud-dev.conllu). `named`: tags must be those of named entities, O or such as B-PER. Raises
     MissingSplitError for a missing file, and ValueError naming file and line of an error in it.
     """
     path = _split_path(data, split, _SUFFIXES)
     labelled = split != "test"
     if columns.words and table_suffix(path) not in _RECORDS:
         raise ValueError(
-            f"{path}: task.text={columns.words!r} names the words of records, such as .jsonl, and the columns of "
-            "this file are fixed; leave it out (--text)"
+            f"{path}: task.text={columns.words!r} names the column of words in records, such as .jsonl, but the "
+            "columns of this file are fixed; leave it out (--text)"
         )
     if table_suffix(path) in _RECORDS:
         sentences = list(_read_records(path, columns, labelled, notify))
@@ -92,19 +92,19 @@ def read_tags(columns: TagColumns, named: bool, data: Path, split: str, notify: 
 
 
 def read_numbers(columns: TagColumns, data: Path, split: str, notify: Notify) -> list[TaggedSentence]:
-    """Read records with lists of words, and of a number or null for each, also written as text with spaces between.
+    """Read records with lists of words and of numbers, one or null per word; a string of numbers has spaces between.
 
-    The tags are the numbers as text, empty without one. Raises as `read_tags` does, and ValueError naming file and line
-    of anything that is not a finite number.
+    The tags are the numbers as text, or "" for null. Raises as `read_tags` does, and ValueError naming file and line of
+    anything that is not a finite number.
     """
     path = _split_path(data, split, _RECORDS)
     if table_suffix(path) not in _RECORDS:
-        raise ValueError(f"{path}: numbers of words are read from records; give one of {', '.join(_RECORDS)}")
+        raise ValueError(f"{path}: numbers per word are read from records; give a file ending in {', '.join(_RECORDS)}")
     return list(_read_records(path, columns, split != "test", notify, "numbers", _numbers))
 
 
 def _split_path(data: Path, split: str, suffixes: Sequence[str]) -> Path:
-    """The file of a split. Raises MissingSplitError if there is none."""
+    """Find the file of a split. Raises MissingSplitError if there is none."""
     names = [*SPLIT_NAMES.get(split, (split,)), *_CONLL_NAMES.get(split, ())]
     treebanks = sorted({path.name.partition(".")[0] for path in data.glob(f"*-ud-{split}.conllu*")})
     path = data if data.is_file() else split_file(data, [*names, *treebanks], suffixes)
@@ -114,7 +114,7 @@ def _split_path(data: Path, split: str, suffixes: Sequence[str]) -> Path:
 
 
 def tag_layout(path: Path, column: str = "") -> TagLayout:
-    """The layout of a file by its suffix; `column` of the tags is a number from 1, or in CoNLL-U a name.
+    """Choose the layout of a file by its suffix. The tags' `column` is a number from 1, or in CoNLL-U a name.
 
     Raises ValueError if there is no such column.
     """
@@ -127,14 +127,14 @@ def tag_layout(path: Path, column: str = "") -> TagLayout:
     if not layout.conllu and column.isdecimal() and int(column) > 1:
         return replace(layout, tag=int(column) - 1)
     columns = f"one of {', '.join(CONLLU_COLUMNS[2:])}" if layout.conllu else "a number from 2, words being column 1"
-    raise ValueError(f"column {column!r} of {path}: it does not hold tags; give {columns}")
+    raise ValueError(f"column {column!r} of {path} does not hold tags; give {columns}")
 
 
 def read_tagged(path: Path, layout: TagLayout, *, labelled: bool = True) -> list[TaggedSentence]:
     """Read the sentences of a file, in order; without tags unless `labelled`. It may be compressed.
 
-    Their ids are CoNLL-U's sent_id, else their numbers from 1. Raises ValueError naming file and line for a line with
-    another number of columns than the others, or without word or tag; and naming a file without words.
+    Ids are CoNLL-U's sent_id, else numbers from 1. Raises ValueError naming file and line for a line whose number of
+    columns differs from the others, or without word or tag; and naming a file without words.
     """
     sentences = []
     for lines in _sentences(path, tagged_text(path), layout):
@@ -143,7 +143,7 @@ def read_tagged(path: Path, layout: TagLayout, *, labelled: bool = True) -> list
         for line in words if labelled else ():
             where, column = f"{path}:{line.number}", layout.tag_column(len(line.columns))
             if column >= len(line.columns):
-                raise ValueError(f"{where}: {len(line.columns)} columns, and the tag should be in column {column + 1}")
+                raise ValueError(f"{where}: {len(line.columns)} columns, but the tag should be in column {column + 1}")
             tag = line.columns[column]
             if not tag or (layout.conllu and tag == UNTAGGED):
                 raise ValueError(
@@ -157,16 +157,14 @@ def read_tagged(path: Path, layout: TagLayout, *, labelled: bool = True) -> list
             TaggedSentence(f"{path}:{numbers[0]}", name, forms, tuple(tags) if labelled else None, numbers)
         )
     if not sentences:
-        raise ValueError(f"{path}: no word in it; it needs one a line, with its tag in another column")
+        raise ValueError(f"{path}: no words; write one per line, with its tag in another column")
     return sentences
 
 
 def tags_in(sentences: Sequence[TaggedSentence]) -> tuple[str, ...]:
-    """The sorted tags of sentences. Raises ValueError naming the first sentence if it has none."""
+    """List the sorted tags of sentences. Raises ValueError naming the first sentence if it has none."""
     if not sentences or sentences[0].tags is None:
-        raise ValueError(
-            f"{sentences[0].where if sentences else 'no sentence'}: no tags to learn; give a file with some"
-        )
+        raise ValueError(f"{sentences[0].where if sentences else 'no sentence'}: no tags to learn; give a tagged file")
     return tuple(sorted({tag for sentence in sentences for tag in sentence.tags or ()}))
 
 
@@ -176,7 +174,7 @@ def tagged_text(path: Path) -> str:
 
 
 def write_tags(source: Path, text: str, target: Path, layout: TagLayout, tags: Sequence[Sequence[str]]) -> None:
-    """Write the `text` of `source`, from `tagged_text`, with these tags in the column of tags; add a missing column."""
+    """Write the `text` of `source`, from `tagged_text`, with new tags; adds the column of tags if it is missing."""
     words = [[line for line in lines if line.columns] for lines in _sentences(source, text, layout)]
     lines = text.split("\n")
     for sentence, sentence_tags in zip(words, tags, strict=True):
@@ -202,7 +200,7 @@ def write_words(target: Path, sentences: Sequence[TaggedSentence], tags: Sequenc
 
 
 def _sentences(path: Path, text: str, layout: TagLayout) -> Iterator[list[_Line]]:
-    """Yield the lines of each sentence with words, comments and other lines included."""
+    """Yield the lines, comments included, of each sentence that has words."""
     for is_end, group in itertools.groupby(_lines(path, text, layout), lambda line: line is None):
         lines = [line for line in group if line is not None]
         if not is_end and any(line.columns for line in lines):
@@ -238,7 +236,7 @@ def _read_records(
     tag: str = "tags",
     read_list: Callable[[Any, str], tuple[str, ...]] | None = None,
 ) -> Iterator[TaggedSentence]:
-    """Read the records of a file; `read_list` reads the list of a record's tags, and `tag` is their default column."""
+    """Read the records of a file. `tag` is the default column of tags, which `read_list` parses."""
     names = (columns.words or "tokens", columns.tag or tag)[: 2 if labelled else 1]
     for number, row in enumerate(read_rows(path, Wanted(names), notify)):
         readers = (_texts, read_list or _texts)
@@ -251,31 +249,31 @@ def _read_records(
 
 
 def _texts(value: Any, where: str) -> tuple[str, ...]:
-    """A list of texts, or the letters of a text without white space."""
+    """Parse a list of texts, or the letters of a text without white space."""
     is_sequence = isinstance(value, str) and len(value.split()) == 1
     texts = [*value.strip()] if is_sequence else value
     is_list = isinstance(texts, Sequence) and not isinstance(texts, str)
     if not is_list or not all(isinstance(x, str) and x for x in texts):
-        raise ValueError(f"{where} is {str(value)[:60]!r} and should be a list of texts")
+        raise ValueError(f"{where} is {str(value)[:60]!r}, not a list of texts")
     return tuple(texts)
 
 
 def _numbers(value: Any, where: str) -> tuple[str, ...]:
-    """A list of numbers as text, empty for null; in a text they are separated by spaces, and a null is `nan`."""
+    """Parse numbers into text, "" for null; in a string they are separated by spaces, and `nan` is null."""
     numbers = value.split() if isinstance(value, str) else value
     try:
         if not isinstance(numbers, Sequence):
             raise ValueError
-        found = [math.nan if number is None else float(number) for number in numbers]
-        if any(map(math.isinf, found)):
+        values = [math.nan if number is None else float(number) for number in numbers]
+        if any(map(math.isinf, values)):
             raise ValueError
     except (TypeError, ValueError):
-        raise ValueError(f"{where} is {str(value)[:60]!r} and should be a list of numbers") from None
-    return tuple("" if math.isnan(number) else repr(number) for number in found)
+        raise ValueError(f"{where} is {str(value)[:60]!r}, not a list of numbers") from None
+    return tuple("" if math.isnan(number) else repr(number) for number in values)
 
 
 def require_entities(sentences: Sequence[TaggedSentence]) -> None:
-    """Raise ValueError naming file and line of the first tag that is not `O` or such as `B-PER` or `B`."""
+    """Raise ValueError naming file and line of the first tag that is neither `O` nor like `B-PER` or `B`."""
     for sentence in sentences:
         try:
             entities(sentence.tags or ())
@@ -289,7 +287,7 @@ _JOINED = "train_dev"  # BioBERT's training and development sets in one file
 
 @dataclass(frozen=True)
 class EntitySet:
-    """A published set: its folder, the file names of each split, their suffix, and the tags."""
+    """A published set of tagged entities."""
 
     folder: str
     names: Mapping[str, tuple[str, ...]]  # the first that exists is read

@@ -1,4 +1,4 @@
-"""XNLI: pairs of sentences in 15 languages (Conneau et al. 2018), in the files of its two archives.
+"""XNLI: pairs of sentences in 15 languages (Conneau et al. 2018), from the files of its two archives.
 
 `multinli/multinli.train.LANG.tsv` (XNLI-MT-1.0) has a premise, a hypothesis and a label per line below a header, and
 `contradictory` for contradiction; English is the original, the others are machine translations. `xnli.dev.tsv` and
@@ -23,15 +23,15 @@ _COLUMNS = Columns("sentence1", "sentence2", label="gold_label", id="pairID")
 
 
 def split_name(split: str, language: str) -> str:
-    """The name of a language's development or test set, such as dev_de."""
+    """Name a language's development or test set, such as dev_de."""
     return f"{split}_{language}"
 
 
 def read_xnli(data: Path, split: str, notify: Notify) -> list[TextExample]:
-    """Read `train`, which is English, or a set such as `dev_de`; a file is read in all its languages.
+    """Read `train`, which is English, or a set such as `dev_de`; if `data` is a file, all its languages are read.
 
     Raises MissingSplitError for a missing file or language, and ValueError as `read_table` does, and for a development
-    set without English, by which runs are chosen.
+    set without English, which decides which run is best.
     """
     if split == "train":
         name = f"multinli.train.{LANGUAGES[0]}"
@@ -39,12 +39,12 @@ def read_xnli(data: Path, split: str, notify: Notify) -> list[TextExample]:
         if path is None:
             raise missing(data, "train", [f"{name}.tsv"])
         rows = read_rows(path, Wanted(_TRAIN, header=_TRAIN), notify, suffix=".tsv")
-        next(rows)  # the header, whose names are not relied on, as in google-research/bert
-        named = (
+        next(rows)  # the header; its names are ignored, as in google-research/bert
+        renamed = (
             row._replace(values=row.values | {"label": row.values["label"].replace("contradictory", LABELS[0])})
             for row in rows
         )
-        return list(parse_examples(named, Columns(_TRAIN[0], _TRAIN[1], label=_TRAIN[2])))
+        return list(parse_examples(renamed, Columns(_TRAIN[0], _TRAIN[1], label=_TRAIN[2])))
     kind, _, language = split.partition("_")
     name = f"xnli.{kind}"
     path = data if data.is_file() else _find_file(data, name)
@@ -58,8 +58,8 @@ def read_xnli(data: Path, split: str, notify: Notify) -> list[TextExample]:
         return [example for examples in by_language.values() for example in examples]
     if kind == "dev" and LANGUAGES[0] not in by_language:
         raise ValueError(
-            f"{path}: no row of the language {LANGUAGES[0]}, by which runs are chosen; name the file as --dev to "
-            "choose by all of its rows"
+            f"{path}: no rows in the language {LANGUAGES[0]}, which decides which run is best; name the file as --dev "
+            "to decide by all of its rows"
         )
     if language not in by_language:
         raise missing(data, split, [f"{name}.tsv with rows of the language {language}"])
@@ -73,7 +73,7 @@ def _find_file(data: Path, name: str) -> Path | None:
 
 @lru_cache(maxsize=2)
 def _by_language(path: Path, changed: int) -> tuple[dict[str, tuple[TextExample, ...]], tuple[str, ...]]:
-    """Read (the examples of a file by language, notes). The time of the last change, `changed`, is a cache key only."""
+    """Read a file: (examples by language, notes). `changed`, its modification time, only serves as a cache key."""
     notes: list[str] = []
     wanted = Wanted(("language", *_COLUMNS.texts, _COLUMNS.label, _COLUMNS.id))
     rows = list(read_rows(path, wanted, notes.append, suffix=".tsv"))

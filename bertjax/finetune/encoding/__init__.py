@@ -1,1 +1,1 @@
-"""Examples as rows of tokens, and answers from a network's outputs."""
+"""Encode examples as rows of tokens, and decode answers from a network's outputs."""

@@ -1,4 +1,4 @@
-"""Answers from the start and end logits of windows, by the rules of transformers' run_qa.py, and its files."""
+"""Answers from the start and end logits of windows, decoded and written like transformers' run_qa.py does."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from bertjax.storage.files import replace_text
 NO_SHARES = ("total", "thresh")  # suffixes of figures that are counts or scores
 PREDICTIONS, N_BEST, NULL_ODDS = "predictions.json", "nbest_predictions.json", "null_odds.json"
 
-_NO_SPAN = "empty"  # the official code's answer if no span is possible
-_AT_ONCE = 1 << 20  # tokens, with padding
+_NO_SPAN = "empty"  # run_qa.py's answer if no span is possible
+_AT_ONCE = 1 << 20  # tokens decoded together, padding included
 
 
 @dataclass(frozen=True)
 class QuestionAnswers:
-    """The answers to questions, by id; `null_odds` is empty if every question has an answer."""
+    """The answers to questions, by id; `null_odds` is empty if all questions are answerable."""
 
     best: dict[str, str]  # the best span's text
-    null_odds: dict[str, float]  # the score of no answer minus that of the best span
+    null_odds: dict[str, float]  # score of no answer minus score of the best span
     n_best: dict[str, list[dict[str, Any]]]  # text, probability, start_logit, end_logit; best first
-    without_span: set[str] = field(default_factory=set)  # questions whose `best` is the official code's placeholder
+    without_span: set[str] = field(default_factory=set)  # questions whose `best` is only a placeholder
 
     def predictions(self, null_threshold: float = 0.0) -> dict[str, str]:
-        """The answer to each question; "" if the null odds exceed the threshold."""
+        """Choose the answer to each question; "" if the null odds exceed the threshold."""
         return {i: "" if self.null_odds.get(i, -np.inf) > null_threshold else text for i, text in self.best.items()}
 
 
@@ -64,33 +64,35 @@ def find_answers(
     n_best: int = 20,
     max_answer: int = 30,
 ) -> QuestionAnswers:
-    """Answer the windows' questions, given logits of the windows' tokens, float32 [tokens].
+    """Answer the windows' questions from the logits of the windows' tokens, float32 [tokens].
 
     A window's candidates are spans of at most `max_answer` tokens of the text, from one of the `n_best` highest starts
-    to one of the `n_best` highest ends. A question keeps the `n_best` with the highest scores. If questions may be
-    `unanswerable`, the lowest score of [CLS] over the windows is that of no answer, which is always kept. Equal logits
-    are in the order of tokens, equal scores in the order of windows, then starts, then ends, then no answer.
+    to one of the `n_best` highest ends. A question keeps the `n_best` candidates with the highest scores. If questions
+    may be `unanswerable`, the lowest score of [CLS] over the windows scores the empty answer, which is always kept.
+    Ties between logits are in the order of tokens, between scores in the order of windows, starts, ends, empty answer.
 
     Raises ValueError unless there is a finite logit for each token.
     """
     for part in (start_logits, end_logits):
         if part.shape != (len(windows.spans),):
-            raise ValueError(f"logits {part.shape} of {len(windows.spans)} tokens: give one for each")
+            raise ValueError(
+                f"logits have shape {part.shape}, but there are {len(windows.spans)} tokens; give one for each"
+            )
     logits = np.stack([require_finite(part).astype(np.float32) for part in (start_logits, end_logits)])
     in_text = windows.spans[:, 0] >= 0
     parts = []
-    # Groups of rows that fit in memory once padded to the longest.
+    # Rows are padded to the longest, in groups that fit in memory.
     at_once = max(1, _AT_ONCE // int(windows.rows.lengths.max()))
     for first in range(0, len(windows.rows), at_once):
         rows = np.arange(first, min(first + at_once, len(windows.rows)))
         starts, ends = (_highest(part, windows.rows, rows, n_best) for part in logits)
         start, end = np.broadcast_arrays(starts[:, :, None], ends[:, None, :])
-        known = (start >= 0) & (end >= 0)
-        start, end = start[known], end[known]
+        real = (start >= 0) & (end >= 0)
+        start, end = start[real], end[real]
         is_span = (start <= end) & (end - start < max_answer) & in_text[start] & in_text[end]
         parts.append(_spans(windows, logits, start[is_span], end[is_span]))
     if unanswerable:
-        # No answer is a candidate of each question, from its first window of lowest score; its characters are -1.
+        # The empty answer of each question comes from its first window with the lowest score; its characters are -1.
         cls = windows.rows.offsets[:-1]
         order = np.lexsort((logits[0, cls] + logits[1, cls], windows.question))
         lowest = cls[order[np.unique(windows.question[order], return_index=True)[1]]]
@@ -103,45 +105,45 @@ def find_answers(
 
 
 def answer_figures(
-    questions: Sequence[Question], found: QuestionAnswers, unanswerable: bool, null_threshold: float = 0.0
+    questions: Sequence[Question], answers: QuestionAnswers, unanswerable: bool, null_threshold: float = 0.0
 ) -> dict[str, float]:
-    """The official figures as shares, not per cent: `f1` and `exact_match`, or if `unanswerable` SQuAD 2.0's.
+    """Compute the official figures as shares: `f1` and `exact_match`, or those of SQuAD 2.0 if `unanswerable`.
 
     SQuAD 2.0's `best_f1` and `best_exact` are reached with the null thresholds `best_f1_thresh` and
     `best_exact_thresh`.
     """
-    answers = {question.id: [text for text, _ in question.answers] for question in questions}
-    predictions = found.predictions(null_threshold)
+    expected = {question.id: [text for text, _ in question.answers] for question in questions}
+    predictions = answers.predictions(null_threshold)
     if not unanswerable:
-        figures = squad_figures(answers, predictions)
+        figures = squad_figures(expected, predictions)
     else:
-        best = squad2_figures(answers, found.best, found.null_odds)
-        figures = squad2_figures(answers, predictions) | {name: best[name] for name in best if name[:5] == "best_"}
+        best = squad2_figures(expected, answers.best, answers.null_odds)
+        figures = squad2_figures(expected, predictions) | {name: best[name] for name in best if name[:5] == "best_"}
     return {name: value if name.endswith(NO_SHARES) else value / 100 for name, value in figures.items()}
 
 
-def write_answers(found: QuestionAnswers, folder: Path, null_threshold: float = 0.0) -> list[Path]:
+def write_answers(answers: QuestionAnswers, folder: Path, null_threshold: float = 0.0) -> list[Path]:
     """Write the files of run_squad.py and run_qa.py: predictions, n best and, if there are any, null odds."""
-    contents: dict[str, Any] = {PREDICTIONS: found.predictions(null_threshold), N_BEST: found.n_best}
-    if found.null_odds:
-        contents[NULL_ODDS] = found.null_odds
+    contents: dict[str, Any] = {PREDICTIONS: answers.predictions(null_threshold), N_BEST: answers.n_best}
+    if answers.null_odds:
+        contents[NULL_ODDS] = answers.null_odds
     for name, content in contents.items():
         replace_text(folder / name, json.dumps(content, indent=4) + "\n")
     return [folder / name for name in contents]
 
 
-def _highest(logits: np.ndarray, rows: TaskRows, some: np.ndarray, n_best: int) -> np.ndarray:
-    """The tokens of some rows with the highest logits, highest first: int64 [some, n_best]; -1 if a row is short."""
-    offsets, lengths = rows.offsets[some], rows.lengths[some, None]
+def _highest(logits: np.ndarray, rows: TaskRows, chosen: np.ndarray, n_best: int) -> np.ndarray:
+    """Find the tokens with the highest logits in each chosen row, best first: int64 [n, n_best], padded with -1."""
+    offsets, lengths = rows.offsets[chosen], rows.lengths[chosen, None]
     inside = np.arange(lengths.max()) < lengths
     filled = np.full(inside.shape, np.inf, np.float32)
-    filled[inside] = -logits[offsets[0] : rows.offsets[some[-1] + 1]]
+    filled[inside] = -logits[offsets[0] : rows.offsets[chosen[-1] + 1]]
     highest = np.argsort(filled, axis=1, kind="stable")[:, :n_best]
     return np.where(highest < lengths, offsets[:, None] + highest, -1)
 
 
 def _spans(windows: QuestionWindows, logits: np.ndarray, start: np.ndarray, end: np.ndarray) -> _Spans:
-    """The spans from tokens `start` to tokens `end`; `logits` float32 [2, tokens] of starts and ends."""
+    """Make the spans from tokens `start` to tokens `end`; `logits` float32 [2, tokens] are those of starts and ends."""
     question = windows.question[np.searchsorted(windows.rows.offsets, start, side="right") - 1]
     return _Spans(question, windows.spans[start, 0], windows.spans[end, 1], logits[0, start], logits[1, end])
 

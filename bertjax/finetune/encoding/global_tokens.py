@@ -1,7 +1,7 @@
-"""The global tokens of a task's rows, which attend to all of their sequence and are attended to by all of it.
+"""Global tokens of a task's rows: they attend to their whole sequence, and all of it attends to them.
 
-Longformer (arXiv 2004.05150, section 3.1) marks [CLS] to classify texts, and the question to answer it. The parts below
-are those that its classes in transformers mark by default.
+Longformer (arXiv 2004.05150, section 3.1) marks [CLS] for classification and the question for question answering. The
+parts below are the defaults of its classes in transformers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bertjax.input.layout import Template
 from bertjax.text.ragged import before_in_row, range_indices
 from bertjax.training.objectives.objective import GLOBAL_POSITIONS
 
-_ROUNDED = 8  # counts of global tokens above one are rounded up to a multiple: each count is a program to compile
+_MULTIPLE = 8  # counts of global tokens above one are rounded up to a multiple, to compile fewer programs
 
 
 class Sequences(NamedTuple):
@@ -46,9 +46,9 @@ SECOND_SEGMENT = Part(lambda bounds: bounds.second, lambda bounds: bounds.end)  
 def global_positions(
     part: Part, offsets: np.ndarray, input_ids: np.ndarray, sequence_ids: np.ndarray, sep_id: int, template: Template
 ) -> np.ndarray:
-    """The positions of a part's tokens in each row, ascending: int32 [n, G], -1 in unused slots.
+    """Find the positions of a part's tokens in each row, ascending: int32 [n, G], -1 in unused slots.
 
-    `offsets` int64 [n + 1] and the ids int32 [offsets[n]] are those of `TaskRows`.
+    `offsets` int64 [n + 1] and both ids int32 [offsets[n]] are as in `TaskRows`.
     """
     rows, lengths = len(offsets) - 1, np.diff(offsets)
     row = np.repeat(np.arange(rows), lengths)
@@ -62,7 +62,7 @@ def global_positions(
     tokens = range_indices(first, sizes)
     counts = np.bincount(row[tokens], minlength=rows)
     most = int(counts.max(initial=1))
-    table = np.full((rows, most if most == 1 else -(-most // _ROUNDED) * _ROUNDED), -1, np.int32)
+    table = np.full((rows, most if most == 1 else -(-most // _MULTIPLE) * _MULTIPLE), -1, np.int32)
     table[row[tokens], before_in_row(row[tokens], np.ones_like(tokens))] = tokens - offsets[row[tokens]]
     return table
 
@@ -70,7 +70,7 @@ def global_positions(
 def with_global_tokens(
     rows: TaskRows, part: Part | None, model: ModelConfig, sep_id: int, template: Template
 ) -> TaskRows:
-    """Add the positions of global tokens: of [CLS] if `model.global_tokens` is first, of `part` if it is marked."""
+    """Add the positions of global tokens: [CLS] if `model.global_tokens` is "first", `part` if it is "marked"."""
     if model.global_tokens == "first":
         positions = rows.rows["cls_positions"]
     elif model.global_tokens == "marked" and part is not None:

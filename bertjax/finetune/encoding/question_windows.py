@@ -1,11 +1,11 @@
 """Questions as rows, each with a window of its text; a long text has several overlapping windows.
 
-The windows are those of google-research/bert's run_squad.py and its port to transformers. `doc_stride` is run_squad's:
-the distance between the beginnings of windows. In transformers' tokenizers and run_qa.py `stride` is the overlap
-instead: the room for the text minus `doc_stride`.
+The windows equal those of google-research/bert's run_squad.py and its port to transformers. As in run_squad.py,
+`doc_stride` is the distance between the beginnings of windows. In transformers' tokenizers and run_qa.py `stride` is
+the overlap instead: the room for the text minus `doc_stride`.
 
-If an answer begins with a window's last token, run_qa.py takes the [SEP] after it as the start, and we the token. At
-the usual sizes this is no window of XQuAD and CS224N's dev set, and 4 of 24,252 with 128 tokens 32 apart.
+If an answer begins with a window's last token, run_qa.py takes the [SEP] after it as the start; we take the token. In
+XQuAD and CS224N's dev set this never occurs at the usual sizes, and in 4 of 24,252 windows of 128 tokens, 32 apart.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class WindowSizes:
     def __post_init__(self) -> None:
         """Raise ValueError if a question leaves no room for text, or the step is not positive."""
         if self.max_query < 1 or self.doc_stride < 1:
-            raise ValueError(f"max query {self.max_query} and doc stride {self.doc_stride}: give 1 or more for each")
+            raise ValueError(f"max query {self.max_query} and doc stride {self.doc_stride}: both must be at least 1")
         if self.max_length <= self.max_query + self.template.pair_tokens:
             raise ValueError(
                 f"max length {self.max_length}: a question of {self.max_query} tokens and {self.template.pair_tokens} "
-                "special ones leave no room for its text; raise the one or lower the other"
+                "special ones leave no room for its text; raise max length or lower max query"
             )
 
 
@@ -74,15 +74,15 @@ class QuestionWindows:
     questions: Sequence[Question]
     rows: TaskRows
     question: np.ndarray  # int64 [n]: the index in `questions` of each row's question
-    spans: np.ndarray  # int32 [tokens, 2]: each token's characters in the text, [first, end); outside of it -1
+    spans: np.ndarray  # int32 [tokens, 2]: each token's characters in the text, [first, end); -1 for other tokens
 
 
 @dataclass(frozen=True)
 class _Pieces:
-    """Texts as tokens: those of text i are [offsets[i], offsets[i + 1])."""
+    """Tokenized texts; text i has the tokens [offsets[i], offsets[i + 1])."""
 
     ids: np.ndarray  # int32 [tokens]
-    spans: np.ndarray  # int32 [tokens, 2], or [0, 2] where they are not needed
+    spans: np.ndarray  # int32 [tokens, 2], or [0, 2] if they are not needed
     offsets: np.ndarray  # int64 [texts + 1]
 
     @property
@@ -102,7 +102,7 @@ class _Layout:
 
     @property
     def window(self) -> np.ndarray:
-        """Position in the row of its window's first token: int64 [n]."""
+        """Position of the window's first token in its row: int64 [n]."""
         return 1 + self.queries + self.template.separators
 
 
@@ -116,10 +116,10 @@ def question_windows(
 ) -> QuestionWindows:
     """Encode questions with the first and last token of the first answer as targets, and add to `counts`.
 
-    `rows` have `starts` and `ends`, int32 [n, 1]: positions in the row, or 0, the [CLS], if the window lacks a part of
-    the answer or there is none. Such windows count in training like any other, as in run_squad.py. `label_weights`
-    float32 [n, 1] are 0 for questions that are neither answered nor impossible. Raises ValueError with `strict`, naming
-    the first question that needs more than a row.
+    `rows` have `starts` and `ends`, int32 [n, 1]: positions in the row, or 0, which is [CLS], if the window does not
+    contain the whole answer or there is none. Such windows count in training like any other, as in run_squad.py.
+    `label_weights` float32 [n, 1] are 0 for questions that are neither answered nor impossible. Raises ValueError with
+    `strict`, naming the first question that does not fit in a row with its text.
     """
     # 1. Tokens; each text is encoded once
     texts = {text: number for number, text in enumerate(dict.fromkeys(question.context for question in questions))}
@@ -181,7 +181,7 @@ def _lay_out(queries: np.ndarray, length: np.ndarray, sizes: WindowSizes) -> _La
 def _fill(
     layout: _Layout, queries: _Pieces, contexts: _Pieces, text: np.ndarray, tokenizer: Tokenizer
 ) -> tuple[TaskRows, np.ndarray]:
-    """Make the rows, and the characters of the text that each token covers: int32 [tokens, 2], -1 outside."""
+    """Make (rows, the characters of the text that each token covers: int32 [tokens, 2], -1 for other tokens)."""
     text_begins = contexts.offsets[text[layout.question]] + layout.begins
     begin = np.stack([queries.offsets[layout.question], len(queries.ids) + text_begins], axis=1)
     sizes = np.stack([layout.queries, layout.sizes], axis=1)
@@ -197,10 +197,10 @@ def _fill(
 def _answer_tokens(
     questions: Sequence[Question], contexts: _Pieces, text: np.ndarray, tokenizer: Tokenizer
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The first and last token that share a character with the first answer, int64 [questions]; -1 if none do.
+    """Find the first and last token that share a character with the first answer, int64 [questions]; -1 if none do.
 
-    Normalization may leave characters without a token, such as the accents of decomposed text, and give one character
-    several tokens, such as a ligature. A token that only marks the start of a word does not count. run_qa.py takes the
+    Normalization may leave a character without a token, such as an accent in decomposed text, or give one character
+    several tokens, such as a ligature. Tokens that only mark the start of a word do not count. run_qa.py takes the
     tokens around the answer's ends instead, which may belong to other words.
     """
     first, last = np.full((2, len(questions)), -1, np.int64)

@@ -14,12 +14,12 @@ from bertjax.tokenization.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class TaskRows:
-    """n rows of unequal length, without padding: tokens of row i are [offsets[i], offsets[i + 1]) of each flat array.
+    """n rows of unequal length without padding; row i has the tokens [offsets[i], offsets[i + 1]) of each flat array.
 
     Attention is within equal `sequence_ids` (from 1; 0 is padding), where positions restart. `token_type_ids` are 0 for
-    [CLS] A [SEP] and 1 for B [SEP], or 0 everywhere by the template. Every kind of task has `input_ids`,
-    `token_type_ids` and `sequence_ids` in `tokens`, int32, `cls_positions` in `rows`, int32 [n, sequences in a row],
-    and in one of them `label_weights`, float32, which are 0 without a label. A kind adds further arrays.
+    [CLS] A [SEP] and 1 for B [SEP], or 0 everywhere, depending on the template. Every kind of task has `input_ids`,
+    `token_type_ids` and `sequence_ids` in `tokens`, int32; `cls_positions` in `rows`, int32 [n, sequences in a row];
+    and in one of them `label_weights`, float32, which are 0 without a label. Kinds add further arrays.
     """
 
     offsets: np.ndarray  # int64 [n + 1]
@@ -46,7 +46,7 @@ class TaskRows:
         rows: Mapping[str, np.ndarray] | None = None,
         positions: tuple[str, ...] = (),
     ) -> TaskRows:
-        """Add arrays."""
+        """Return rows with additional arrays."""
         return replace(
             self,
             tokens={**self.tokens, **(tokens or {})},
@@ -57,9 +57,9 @@ class TaskRows:
     def tokens_at(
         self, numbers: np.ndarray, begin: np.ndarray, shape: tuple[int, int], pad_id: int
     ) -> dict[str, np.ndarray]:
-        """Put some rows into tables of a shape: row `numbers[i]` from cell `begin[i]` on, int64 [n] each.
+        """Copy rows into tables of a shape: row `numbers[i]` begins at cell `begin[i]`, int64 [n] each.
 
-        Cells are counted along the rows of a table. The rest is padding: `pad_id` for `input_ids`, 0 for the others.
+        Cells are counted in row-major order. The rest is padding: `pad_id` in `input_ids`, 0 in other tables.
         """
         sizes = self.lengths[numbers]
         source, target = range_indices(self.offsets[numbers], sizes), range_indices(begin, sizes)
@@ -72,34 +72,34 @@ class TaskRows:
 
 @dataclass(frozen=True)
 class Segments:
-    """The k segments of a row, each ended by a [SEP]; shown below in BERT's template."""
+    """The k segments of a row, each followed by [SEP]; the examples below show BERT's template."""
 
     text: np.ndarray  # int64 [k]: index of the example's text
-    opens: np.ndarray  # bool [k]: whether it begins a sequence, with [CLS]
+    opens: np.ndarray  # bool [k]: whether the segment begins a sequence, with [CLS]
 
     @classmethod
     def one_sequence(cls, texts: int) -> Segments:
-        """All texts in one sequence: [CLS] A [SEP], or [CLS] A [SEP] B [SEP]."""
+        """Put all texts in one sequence: [CLS] A [SEP], or [CLS] A [SEP] B [SEP]."""
         return cls(np.arange(texts), np.arange(texts) == 0)
 
     @classmethod
     def sequence_each(cls, texts: int) -> Segments:
-        """A sequence for each text: [CLS] A [SEP] [CLS] B [SEP]."""
+        """Make a sequence of each text: [CLS] A [SEP] [CLS] B [SEP]."""
         return cls(np.arange(texts), np.ones(texts, bool))
 
     @classmethod
     def first_with_each(cls, texts: int) -> Segments:
-        """A sequence of the first text with each other one: [CLS] A [SEP] B [SEP] [CLS] A [SEP] C [SEP]."""
+        """Make a sequence of the first text with each other one: [CLS] A [SEP] B [SEP] [CLS] A [SEP] C [SEP]."""
         others = np.arange(1, texts)
         return cls(np.stack([np.zeros_like(others), others], 1).ravel(), np.tile([True, False], len(others)))
 
     def lengths(self, sizes: np.ndarray, template: Template = BERT) -> np.ndarray:
-        """Tokens of each sequence, special ones included, int64 [n, sequences], given those of segments, [n, k]."""
+        """Sum the sizes of segments, [n, k], to tokens per sequence, special ones included: int64 [n, sequences]."""
         return np.add.reduceat(sizes + _before(self.opens, template) + 1, np.flatnonzero(self.opens), axis=1)
 
 
 def _before(opens: np.ndarray, template: Template) -> np.ndarray:
-    """Special tokens before the text of each segment, int64 [k]: [CLS], or all separators but the [SEP] after A."""
+    """Count the special tokens before each segment, int64 [k]: [CLS], or all separators but the [SEP] after A."""
     return np.where(opens, 1, template.separators - 1)
 
 
@@ -114,8 +114,8 @@ def join_segments(
     """Make rows of k segments, with special tokens around them.
 
     Segment j of row i has the tokens [begin[i, j], begin[i, j] + sizes[i, j]) of `ids`; both are int64 [n, k]. A
-    segment that `opens` a sequence, bool [k], begins with [CLS]; any other begins with the template's separators except
-    one. A [SEP] ends each.
+    segment that `opens` a sequence, bool [k], begins with [CLS]; other segments begin with all but one of the
+    template's separators. Each ends with [SEP].
     """
     before = _before(opens, template)
     lengths = (sizes + before + 1).ravel()

@@ -1,8 +1,8 @@
-"""Tagged sentences as rows, long ones as several overlapping windows, and a tag for each word from the rows' logits.
+"""Tagged sentences as rows, long ones as several overlapping windows, and the tags of words from the rows' logits.
 
-Each word is tokenized alone, as after a space, like transformers with `is_split_into_words` (RoBERTa's tokenizer needs
-`add_prefix_space=True` there). A word's label and its prediction are at its first piece, in the window where that piece
-has the most context. A word without pieces, such as a lone control character, is not in a row and gets a fixed tag.
+Each word is tokenized alone, as after a space, like in transformers with `is_split_into_words` (RoBERTa's tokenizer
+needs `add_prefix_space=True` there). Label and prediction of a word are at its first piece, in the window where that
+piece has the most context. A word without pieces, such as a lone control character, is in no row and gets a fixed tag.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class TagCounts(LengthCounts):
     """Numbers of long sentences, and of words without a token."""
 
     words: int = 0
-    without_pieces: int = 0  # words
-    clause: str = "they get no prediction"  # about those
+    without_pieces: int = 0
+    clause: str = "they get no prediction"  # ends the notice about words without a token
 
     def notices(self, max_length: int) -> list[str]:
         """Notices, a line each; none if every sentence fits and every word has a piece."""
@@ -41,14 +41,14 @@ class TagCounts(LengthCounts):
 
 @dataclass(frozen=True)
 class TagWindows:
-    """Rows [CLS] pieces [SEP] of sentences, in order; each sentence has at least one."""
+    """Rows [CLS] pieces [SEP] in the order of sentences; each sentence has at least one row."""
 
     sentences: Sequence[TaggedSentence]
     rows: TaskRows
-    word: np.ndarray  # int64 [tokens]: index among all words of the word that a token predicts, or -1
+    word: np.ndarray  # int64 [tokens]: which of all words a token predicts, or -1
 
     def labelled(self, labels: np.ndarray, weights: np.ndarray) -> TagWindows:
-        """Add the labels and weights of words, [words] each, to the tokens that predict them; others have 0."""
+        """Add the labels and weights of words, [words] each, at the tokens that predict them; 0 at other tokens."""
         predicts = self.word >= 0
         arrays = {
             "labels": np.where(predicts, labels[self.word], 0).astype(labels.dtype),
@@ -59,12 +59,12 @@ class TagWindows:
 
 @dataclass(frozen=True)
 class _Windows:
-    """Windows, each with the pieces [begins, begins + sizes) of all pieces."""
+    """Windows: each has the pieces [begins, begins + sizes)."""
 
     sentence: np.ndarray  # int64 [n]
     begins: np.ndarray  # int64 [n]
     sizes: np.ndarray  # int64 [n]
-    cut: np.ndarray  # int64 [sentences]: pieces that are in no window
+    cut: np.ndarray  # int64 [sentences]: number of pieces that are in no window
 
 
 def tag_windows(
@@ -77,11 +77,10 @@ def tag_windows(
     strict: bool = False,
     label_weights: Sequence[float] | None = None,
 ) -> TagWindows:
-    """Encode sentences with their tags; arguments and errors as in `word_windows`.
+    """Encode sentences with their tags; see `word_windows` for other arguments and errors.
 
-    `tokens` of the rows have `labels` int32, which are indices in `labels`, and `label_weights` float32: on the first
-    piece of each word its label's weight, 1 by default, elsewhere 0. Raises ValueError naming the line of an unknown
-    tag.
+    `tokens` of the rows have `labels` int32, indices in `labels`, and `label_weights` float32: the weight of the label,
+    1 by default, at the first piece of each word, and 0 elsewhere. Raises ValueError naming the line of an unknown tag.
     """
     numbers = tag_numbers(sentences, labels)
     by_label = np.ones(len(labels), np.float32) if label_weights is None else np.asarray(label_weights, np.float32)
@@ -95,8 +94,8 @@ def word_windows(
 ) -> TagWindows:
     """Encode sentences, and add to `counts`. A row has at most `max_length` tokens, special ones included.
 
-    Windows begin and end with words, about half a row apart; a word that does not fit in a row is cut off. Raises
-    ValueError with `strict` naming the line of the first sentence that is too long.
+    Windows begin and end with whole words, about half a row apart; a word that does not fit in a row is truncated.
+    Raises ValueError with `strict`, naming the line of the first sentence that is too long.
     """
     if max_length <= _SPECIAL:
         raise ValueError(f"max length {max_length}: it must leave room for a word and {_SPECIAL} special tokens")
@@ -126,29 +125,29 @@ def word_windows(
 
 
 def decode_tags(windows: TagWindows, logits: np.ndarray, labels: Sequence[str], otherwise: str) -> list[list[str]]:
-    """The likeliest tag of each word, by sentence, from logits float32 [tokens, labels] of the windows.
+    """Choose the likeliest tag of each word, by sentence, from logits float32 [tokens, labels] of the windows.
 
-    A word without pieces has the tag `otherwise`. Raises ValueError if a logit is not finite.
+    Words without pieces get the tag `otherwise`. Raises ValueError if a logit is not finite.
     """
     assert logits.shape == (len(windows.word), len(labels)), "a logit for each token and label"
     require_finite(logits)
     lengths = [len(sentence.words) for sentence in windows.sentences]
     tags = [otherwise] * sum(lengths)
-    known = windows.word >= 0
-    for word, best in zip(windows.word[known].tolist(), logits[known].argmax(-1).tolist(), strict=True):
+    predicts = windows.word >= 0
+    for word, best in zip(windows.word[predicts].tolist(), logits[predicts].argmax(-1).tolist(), strict=True):
         tags[word] = labels[best]
     ends = np.cumsum(lengths).tolist()
     return [tags[end - length : end] for end, length in zip(ends, lengths, strict=True)]
 
 
 def most_frequent_tag(sentences: Sequence[TaggedSentence]) -> str:
-    """The most frequent tag of a training set; of equally frequent ones the first in the alphabet."""
+    """Find the most frequent tag of a training set; ties go to the first in the alphabet."""
     tags = Counter(tag for sentence in sentences for tag in sentence.tags or ())
     return min(tags, key=lambda tag: (-tags[tag], tag))
 
 
 def tag_numbers(sentences: Sequence[TaggedSentence], labels: Sequence[str]) -> np.ndarray:
-    """The index of each word's tag in `labels`: int64 [words], -1 without a tag.
+    """Map each word's tag to its index in `labels`: int64 [words], -1 without a tag.
 
     Raises ValueError naming the line of the first unknown tag.
     """
@@ -169,7 +168,7 @@ def tag_numbers(sentences: Sequence[TaggedSentence], labels: Sequence[str]) -> n
 
 
 def _windows(pieces: np.ndarray, words: np.ndarray, room: int) -> _Windows:
-    """The windows of sentences, given the words of each sentence and the pieces of each word."""
+    """Split sentences into windows, given the number of words per sentence and of pieces per word."""
     ends = np.concatenate([[0], np.cumsum(pieces)])
     last = np.cumsum(words)
     sentence, begins, sizes, cut = [], [], [], np.zeros(len(words), np.int64)
@@ -188,10 +187,10 @@ def _windows(pieces: np.ndarray, words: np.ndarray, room: int) -> _Windows:
 
 
 def _long(ends: np.ndarray, room: int) -> list[tuple[int, int]]:
-    """The windows (first piece, number of pieces) of a sentence whose word n has the pieces [ends[n], ends[n + 1])."""
+    """Split a sentence, whose word n has the pieces [ends[n], ends[n + 1]), into windows (first piece, pieces)."""
 
     def behind(word: int, pieces: int) -> int:
-        """The word after the last that fits in `pieces` pieces from `word` on, which itself always fits."""
+        """Find the end of a window of `pieces` pieces that begins at `word`, which always fits."""
         return max(int(np.searchsorted(ends, ends[word] + pieces, side="right")) - 1, word + 1)
 
     windows, word = [], 0
@@ -205,19 +204,19 @@ def _long(ends: np.ndarray, room: int) -> list[tuple[int, int]]:
 
 
 def _predicted_words(windows: _Windows, pieces: np.ndarray, source: np.ndarray) -> np.ndarray:
-    """The word that each piece of the windows predicts, int64, or -1; `source` is its index among all pieces.
+    """Find the word that each piece of the windows predicts, int64, or -1; `source` is its index among all pieces.
 
-    A word is predicted by its first piece, in the window where that has the most context.
+    A word is predicted at its first piece, in the window where that piece has the most context.
     """
     row = np.repeat(np.arange(len(windows.sizes)), windows.sizes)
     left = source - windows.begins[row]
     context = np.minimum(left, windows.sizes[row] - 1 - left)
-    word_of = np.full(int(pieces.sum()), -1, np.int64)
-    has = np.flatnonzero(pieces)
-    word_of[(np.cumsum(pieces) - pieces)[has]] = has
-    candidates = np.flatnonzero(word_of[source] >= 0)
+    first_piece_words = np.full(int(pieces.sum()), -1, np.int64)
+    words = np.flatnonzero(pieces)
+    first_piece_words[(np.cumsum(pieces) - pieces)[words]] = words
+    candidates = np.flatnonzero(first_piece_words[source] >= 0)
     order = candidates[np.lexsort((-context[candidates], source[candidates]))]
     best = order[np.unique(source[order], return_index=True)[1]]
-    found = np.full(len(source), -1, np.int64)
-    found[best] = word_of[source[best]]
-    return found
+    predicted = np.full(len(source), -1, np.int64)
+    predicted[best] = first_piece_words[source[best]]
+    return predicted

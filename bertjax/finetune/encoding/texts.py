@@ -1,9 +1,9 @@
 """Texts as rows of tokens, truncated if they are too long.
 
 A pair that is too long loses tokens from the end of the longer text until both are equally long, then from both in
-turn, as in google-research/bert. If an odd number of tokens remains for two long texts, `tokenizers` gives one more to
-the longer text (of equal ones, the second), google-research/bert to the first. We follow `tokenizers`, because an
-exported model runs on it.
+turn, as in google-research/bert. If an odd number of tokens remains for two long texts, `tokenizers` gives the extra
+one to the longer text (the second in a tie), google-research/bert to the first. We follow `tokenizers`, because
+exported models run on it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from bertjax.input.lengths import LengthCounts
 from bertjax.tokenization.tokenizer import Tokenizer
 
 SHORTEST = 8  # tokens of a sequence, special ones included
-_AT_ONCE = 1 << 14  # texts that are tokenized together; the tokenizer holds them cut into words
-_SPANS_AT_ONCE = 1024  # texts whose tokens are located together
+_AT_ONCE = 1 << 14  # texts tokenized together, which bounds the tokenizer's memory
+_SPANS_AT_ONCE = 1024  # the same, with the spans of their tokens
 
 
 def encode_texts(
@@ -58,12 +58,11 @@ def encode_texts(
 def encode_with_spans(tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the ids of each text, int32 [tokens], and the characters of each token, int32 [tokens, 2].
 
-    A span is the first character and the one after the last. It leaves out white space before a word, and includes
-    following combining marks that normalization drops or composes. Raises ValueError for a NUL character, which
-    `encode` drops.
+    A span is [first, end). It excludes white space before a word, and includes following combining marks that
+    normalization drops or composes. Raises ValueError for a NUL character, which `encode` would drop.
     """
     if broken := next((text for text in texts if "\0" in text), None):
-        raise ValueError(f"a text has a NUL character, {broken[:40]!r}; remove it")
+        raise ValueError(f"a text has a NUL character: {broken[:40]!r}; remove it")
     for start in range(0, len(texts), _SPANS_AT_ONCE):
         some = texts[start : start + _SPANS_AT_ONCE]
         for text, ids in zip(some, tokenizer.encode_sentences(some), strict=True):
@@ -77,7 +76,7 @@ def encode_with_spans(tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[tu
 
 
 def _with_marks(text: str, spans: np.ndarray) -> np.ndarray:
-    """Extend tokens over directly following marks that no token covers."""
+    """Extend the spans of tokens over directly following combining marks that no token covers."""
     if text.isascii() or not (marks := {place for place, letter in enumerate(text) if _is_mark(letter)}):
         return spans
     for start, end in spans.tolist():
@@ -100,7 +99,7 @@ def _is_mark(character: str) -> bool:
 
 
 def _truncate(sizes: np.ndarray, segments: Segments, max_length: int, template: Template) -> np.ndarray:
-    """Truncate segments of int64 [n, k] tokens; of two in a sequence the longer is cut first."""
+    """Truncate the sizes of segments, int64 [n, k]; of two in a sequence the longer is cut first."""
     if segments.opens.all():
         return np.minimum(sizes, max_length - template.text_tokens)
     a, b = sizes[:, 0::2], sizes[:, 1::2]

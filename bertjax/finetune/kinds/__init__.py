@@ -18,20 +18,19 @@ from bertjax.finetune.kinds.tokens import TOKENS
 from bertjax.finetune.kinds.vector import VECTOR
 from bertjax.model.network import HEADS
 
-KINDS = Registry[Kind](
-    "task_kinds", {}, Kind
-)  # by name, which `training.objectives` of a fine-tuned model's config has
+# By name, which a fine-tuned model's config has as `training.objectives`.
+KINDS = Registry[Kind]("task_kinds", {}, Kind)
 
 
 def register(kind: Kind) -> None:
-    """Make a kind known under its name, and its network under `model.head`."""
+    """Register a kind by its name, and its network as a value of `model.head`."""
     assert kind.name not in KINDS, f"two kinds of task are named {kind.name}"
     assert HEADS.setdefault(kind.network.name, kind.network) is kind.network, f"two heads: {kind.network.name}"
     KINDS[kind.name] = kind
 
 
 def get_kind(name: str) -> Kind:
-    """The kind of this name. Raises ValueError for an unknown one, with the nearest names."""
+    """Look up a kind by name. Raises ValueError for an unknown name, with the nearest ones."""
     if name not in KINDS:
         raise ValueError(f"kind of task {name!r} is unknown; {suggestion(name, KINDS, count=3)}")
     return KINDS[name]
@@ -43,7 +42,7 @@ for _kind in (
     RELEVANCE,
     MULTI_LABEL,
     CHOICE,
-    TOKEN_NUMBERS,  # before tokens: an import is of the first kind that fits
+    TOKEN_NUMBERS,  # before tokens: an imported model gets the first kind that fits
     TOKENS,
     SPAN,
     VECTOR,

@@ -1,4 +1,4 @@
-"""Multiple choice: the right one of several ends of one start (transformers' BertForMultipleChoice)."""
+"""Multiple choice: choose the right one of several ends of a start (transformers' BertForMultipleChoice)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bertjax.finetune.data.examples import TextExample
 from bertjax.finetune.data.tables import Columns
 from bertjax.finetune.encoding.global_tokens import SECOND_SEGMENT
 from bertjax.finetune.encoding.rows import Segments
-from bertjax.finetune.kinds.kind import Card, Inference, Judged, Task, shown
+from bertjax.finetune.kinds.kind import Card, Inference, Judged, Task, shorten
 from bertjax.finetune.kinds.texts import TextKind, wrong_number
 from bertjax.model.task_heads import ChoiceNetwork
 from bertjax.training.objectives import Batch, Forward, Keys
@@ -40,7 +40,7 @@ class Choice(NamedTuple):
 
 
 class ChoiceKind(TextKind):
-    """Examples are a start and C ends; labels are the right end's index, from "0". A row holds all choices."""
+    """Examples are a start and C ends; the label is the index of the right end, from "0". A row holds all choices."""
 
     name, network, own_task = "choice", ChoiceNetwork, "choice"
     learns_predictions = True
@@ -48,7 +48,8 @@ class ChoiceKind(TextKind):
     packed = False  # a row has several sequences already
     global_tokens = SECOND_SEGMENT
     text_columns, default_columns = (2, None), ("text", "text_b")
-    columns_wanted, pair = "a start, and its ends in a column each or in one that holds a list", "a start and an end"
+    columns_wanted = "a column of starts, and columns of ends or one column with lists of ends"
+    pair = "a start and an end"
     card = Card(
         "multiple-choice",
         "chooses one of several continuations",
@@ -66,7 +67,7 @@ class ChoiceKind(TextKind):
 
     def own(self, config: TaskConfig) -> Task:
         if config.labels != _indices(len(config.labels)):
-            raise ValueError(f"task.labels={config.labels}: ends are called by their numbers, from 0; leave it out")
+            raise ValueError(f"task.labels={config.labels}: ends are labelled with their numbers, from 0; leave it out")
         return super().own(config)
 
     def labels_in(self, train: Sequence[TextExample]) -> tuple[str, ...]:
@@ -92,19 +93,19 @@ class ChoiceKind(TextKind):
     def make_input(self, texts: Sequence[str]) -> Any:
         return texts[0], list(texts[1:])
 
-    def input_labels(self, model: Inference, given: Sequence[tuple[str, ...]]) -> Sequence[str]:
-        return _indices(len(given[0]) - 1)
+    def input_labels(self, model: Inference, input_texts: Sequence[tuple[str, ...]]) -> Sequence[str]:
+        return _indices(len(input_texts[0]) - 1)
 
-    def texts_in(self, given: Any, number: int) -> tuple[str, ...]:
-        if isinstance(given, tuple | list) and len(given) == 2 and isinstance(given[0], str):
-            start, ends = given
+    def texts_in(self, value: Any, number: int) -> tuple[str, ...]:
+        if isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[0], str):
+            start, ends = value
             if isinstance(ends, tuple | list) and len(ends) > 1 and all(isinstance(end, str) for end in ends):
                 return (start, *ends)
-        raise ValueError(f"input {number}: {shown(given)} is not a start and a list of two ends or more")
+        raise ValueError(f"input {number}: {shorten(value)} is not a start and a list of two or more ends")
 
-    def decode(self, model: Inference, given: Sequence[tuple[str, ...]], outputs: np.ndarray) -> list[Choice]:
+    def decode(self, model: Inference, input_texts: Sequence[tuple[str, ...]], outputs: np.ndarray) -> list[Choice]:
         choices = []
-        for (_, *ends), shares in zip(given, softmax(outputs.astype(np.float64), -1), strict=True):
+        for (_, *ends), shares in zip(input_texts, softmax(outputs.astype(np.float64), -1), strict=True):
             best = int(shares.argmax())
             choices.append(Choice(best, ends[best], float(shares[best]), tuple(shares.tolist())))
         return choices
@@ -112,7 +113,7 @@ class ChoiceKind(TextKind):
     def judge(
         self, examples: Sequence[TextExample], labels: Sequence[str], answers: np.ndarray, outputs: np.ndarray
     ) -> list[Judged]:
-        """The answers are the ends themselves."""
+        """Like the base class, with the ends themselves as answers."""
         judged = super().judge(examples, labels, answers, outputs)
         return [
             one._replace(texts=texts[:1], answer=texts[1 + int(one.answer)], prediction=texts[1 + int(one.prediction)])

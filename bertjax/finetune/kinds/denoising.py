@@ -10,9 +10,9 @@ from bertjax.training.objectives import Batch, Forward, Keys, Sums
 
 
 class DenoisingKind(TextVectorKind):
-    """The first text of a pair is encoded, and the second is predicted from its vector, token by token.
+    """Encodes the first text of a pair and predicts the second from its vector, token by token.
 
-    It has the same development sets as vectors.
+    Development sets are the same as for vectors.
     """
 
     name, network, own_task = "denoising", DenoisingNetwork, "denoising"
@@ -22,13 +22,13 @@ class DenoisingKind(TextVectorKind):
         return ("noise",)
 
     def sums(self, task: TaskConfig, forward: Forward, batch: Batch, keys: Keys) -> Sums:
-        """Cross entropy and accuracy of the tokens; see `DenoisingNetwork.second_text_sums`."""
+        """Sum cross entropy and accuracy of the tokens; see `DenoisingNetwork.second_text_sums`."""
         inputs = (batch[name] for name in ("input_ids", "token_type_ids", "sequence_ids"))
         sums = forward.model.second_text_sums(forward(batch), *inputs, batch["label_weights"])
         return {"loss": sums.loss, "accuracy": sums.hits}
 
     def check_run(self, config: FinetuneConfig, content: TaskContent) -> None:
-        pass  # a text is not compared with others of its batch, nor with itself
+        pass  # vectors of a batch are not compared, unlike in the base classes
 
 
 DENOISING = DenoisingKind()

@@ -1,4 +1,4 @@
-"""Multi-label classifiers from transformers: any number of labels may hold for a text. They cannot be trained."""
+"""Multi-label classification: any number of labels may hold for a text. For imported models only, without training."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class LabelSet(NamedTuple):
 
 
 class MultiLabelKind(SequenceKind):
-    """A sigmoid for each label. There is no task of this kind: our examples have one label."""
+    """A sigmoid for each label. There is no task of this kind, because our examples have one label each."""
 
     name, own_task = "multi_label", ""
     problem_type = "multi_label_classification"
@@ -39,7 +39,7 @@ class MultiLabelKind(SequenceKind):
         "it is above 0: {labels}",
     )
 
-    def decode(self, model: Inference, given: Sequence[tuple[str, ...]], outputs: np.ndarray) -> list[Any]:
+    def decode(self, model: Inference, input_texts: Sequence[tuple[str, ...]], outputs: np.ndarray) -> list[Any]:
         label_sets = []
         for shares in expit(outputs.astype(np.float64)).tolist():
             probabilities = dict(zip(model.labels, shares, strict=True))

@@ -1,4 +1,4 @@
-"""Regression: a number for a text or a pair of texts (transformers' BertForSequenceClassification with one output)."""
+"""Regression: predict a number for a text or pair (transformers' BertForSequenceClassification with one output)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bertjax.model.task_heads import SequenceNetwork
 from bertjax.training.objectives import Batch, Forward, Keys, Sums
 from bertjax.training.objectives.objective import MODEL
 
-_LOWEST, _HIGHEST = 0.0, 5.0  # score of STS-B
+_LOWEST, _HIGHEST = 0.0, 5.0  # scores of STS-B
 
 
 class NumericKind(TextKind):
@@ -48,7 +48,7 @@ class NumericKind(TextKind):
 
 
 class RegressionKind(NumericKind):
-    """The loss is the squared error; the metrics are correlations with the labels."""
+    """Squared error as loss, correlations with the labels as metrics."""
 
     name, own_task = "regression", "regression"
     metrics = ("spearman", "pearson")
@@ -73,7 +73,7 @@ class RegressionKind(NumericKind):
     def judge(
         self, examples: Sequence[TextExample], labels: Sequence[str], answers: np.ndarray, outputs: np.ndarray
     ) -> list[Judged]:
-        """A number counts as right if it is nearer to the label than to the mean label is."""
+        """Count a number as right if it is nearer to the label than the mean label is."""
         predicted = self.predictions(outputs)
         far = np.abs(predicted - answers)
         right = far < np.abs(answers - answers.mean())
@@ -89,7 +89,7 @@ class RegressionKind(NumericKind):
     def submitted(self, logits: np.ndarray, labels: Sequence[str]) -> list[str]:
         return [f"{score:.3f}" for score in np.clip(self.predictions(logits), _LOWEST, _HIGHEST)]
 
-    def decode(self, model: Inference, given: Sequence[tuple[str, ...]], outputs: np.ndarray) -> list[float]:
+    def decode(self, model: Inference, input_texts: Sequence[tuple[str, ...]], outputs: np.ndarray) -> list[float]:
         return outputs[:, 0].tolist()
 
 

@@ -1,4 +1,4 @@
-"""Relevance: whether a passage answers a query (transformers' BertForSequenceClassification with one label)."""
+"""Relevance: predict whether a passage answers a query (transformers' BertForSequenceClassification, one label)."""
 
 from __future__ import annotations
 
@@ -70,17 +70,16 @@ class RelevanceKind(NumericKind):
         for example in examples:
             if example.label not in (0, 1, None):
                 raise ValueError(
-                    f"{example.where}: label {example.label!r} is neither 0 nor 1 (is the passage relevant?); correct "
-                    "it"
+                    f"{example.where}: label {example.label!r} is neither 0 (not relevant) nor 1 (relevant); correct it"
                 )
 
     def shared_part(self, example: TextExample) -> Any:
-        return example.texts[0]  # a query comes again with other passages
+        return example.texts[0]  # a query occurs with several passages
 
-    def texts_in(self, given: Any, number: int) -> tuple[str, ...]:
-        return require_pair(given, number, self.pair)
+    def texts_in(self, value: Any, number: int) -> tuple[str, ...]:
+        return require_pair(value, number, self.pair)
 
-    def decode(self, model: Inference, given: Sequence[tuple[str, ...]], outputs: np.ndarray) -> list[float]:
+    def decode(self, model: Inference, input_texts: Sequence[tuple[str, ...]], outputs: np.ndarray) -> list[float]:
         return expit(outputs[:, 0].astype(np.float64)).tolist()
 
 

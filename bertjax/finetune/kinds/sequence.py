@@ -1,4 +1,4 @@
-"""Classification: a class for a text or a pair of texts (transformers' BertForSequenceClassification)."""
+"""Classification: predict a class for a text or a pair (transformers' BertForSequenceClassification)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class SequenceKind(TextKind):
     def outputs(self, model: Any, hidden: jax.Array, batch: Batch) -> jax.Array:
         return model.sequence_logits(hidden, batch["cls_positions"])[:, 0]
 
-    def decode(self, model: Inference, given: Sequence[tuple[str, ...]], outputs: np.ndarray) -> list[Any]:
+    def decode(self, model: Inference, input_texts: Sequence[tuple[str, ...]], outputs: np.ndarray) -> list[Any]:
         predictions = []
         for shares in softmax(outputs.astype(np.float64), -1):
             best = int(shares.argmax())

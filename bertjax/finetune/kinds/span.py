@@ -1,4 +1,4 @@
-"""Question answering: the span of a text that answers a question (transformers' BertForQuestionAnswering)."""
+"""Question answering: find the span of a text that answers a question (transformers' BertForQuestionAnswering)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ NO_ANSWER = "(no answer)"
 
 
 class Answer(NamedTuple):
-    """The words of a text that answer a question, unchanged; "" if none do.
+    """The span of a text that answers a question, unchanged; "" if there is none.
 
     The probability is relative to the `task.n_best` likeliest answers.
     """
@@ -70,7 +70,7 @@ class Answer(NamedTuple):
 
 
 class SpanKind(Kind):
-    """Examples are questions about texts; long texts are read in several windows, of which each is a row."""
+    """Examples are questions about texts; a long text is read in several windows, one per row."""
 
     name, network = "span", SpanNetwork
     metrics = ("f1", "exact_match")
@@ -95,7 +95,7 @@ class SpanKind(Kind):
         return {name: (ends[0][name] + ends[1][name]) / 2 for name in ends[0]}
 
     def outputs(self, model: Any, hidden: jax.Array, batch: Batch) -> jax.Array:
-        """Logits of start and end [B, L, 2]; padding has the lowest finite float, so that its probability is 0."""
+        """Compute logits of start and end, [B, L, 2]; the lowest finite float gives padding probability 0."""
         real = (batch["sequence_ids"] > 0)[:, :, None]
         return jnp.where(real, model.span_logits(hidden), jnp.finfo(jnp.float32).min)
 
@@ -104,7 +104,7 @@ class SpanKind(Kind):
         options, counts, template = config.task, QuestionCounts(), get_family(config.model.family).template
         sizes = WindowSizes(config.data.sequence_length, options.doc_stride, options.max_query, template)
         unanswerable = options.no_answer_threshold is not None
-        label_weights(options, (), lambda: np.empty(0, np.int64))  # refuses them: there are no labels
+        label_weights(options, (), lambda: np.empty(0, np.int64))  # raises ValueError for weights, without labels
 
         def windows(questions: Sequence[Question]) -> QuestionWindows:
             return question_windows(questions, tokenizer, sizes, counts, strict=options.strict_length)
@@ -154,8 +154,8 @@ class SpanKind(Kind):
         return {metric: lambda drawn, values=values: values[drawn].mean() for metric, values in table.items()}
 
     def predict(self, model: Inference, inputs: Sequence[Any]) -> list[Answer]:
-        """The answer to each question; a text without words has none."""
-        pairs = [require_pair(given, number, self.pair) for number, given in enumerate(inputs, 1)]
+        """Answer each question; a text without words has no answer."""
+        pairs = [require_pair(value, number, self.pair) for number, value in enumerate(inputs, 1)]
         questions = [Question(f"input {n}", str(n), *pair, (), False) for n, pair in enumerate(pairs, 1)]
         task, threshold = model.task, model.null_threshold
         model.counts = counts = QuestionCounts()
@@ -176,27 +176,27 @@ class SpanKind(Kind):
 SPAN = SpanKind()
 
 
-def judge_answers(questions: Sequence[Question], found: QuestionAnswers, null_threshold: float) -> list[Judged]:
-    """Compare the prediction for each question with its answers; right is an exact match, once normalized."""
-    predictions, judged = found.predictions(null_threshold), []
+def judge_answers(questions: Sequence[Question], answers: QuestionAnswers, null_threshold: float) -> list[Judged]:
+    """Compare the prediction for each question with the expected answers; right is an exact match, once normalized."""
+    predictions, judged = answers.predictions(null_threshold), []
     for question in questions:
-        prediction, answers = predictions[question.id], [text for text, _ in question.answers] or [""]
-        shares = (one["probability"] for one in found.n_best[question.id] if one["text"] == prediction)
-        right = bool(exact_match(prediction, answers))
-        texts = (question.question, around(question.context, answers[0] or prediction))
-        judged.append(Judged(texts, answers[0] or NO_ANSWER, prediction or NO_ANSWER, right, next(shares, 0.0)))
+        prediction, expected = predictions[question.id], [text for text, _ in question.answers] or [""]
+        shares = (one["probability"] for one in answers.n_best[question.id] if one["text"] == prediction)
+        right = bool(exact_match(prediction, expected))
+        texts = (question.question, around(question.context, expected[0] or prediction))
+        judged.append(Judged(texts, expected[0] or NO_ANSWER, prediction or NO_ANSWER, right, next(shares, 0.0)))
     return judged
 
 
 def around(text: str, part: str, room: int = 300) -> str:
-    """At most about `room` characters of a text around a part of it."""
+    """Cut about `room` characters of a text around a part of it."""
     start = max(0, text.find(part) - room // 2)
     end = start + room
     return ("… " if start else "") + text[start:end].strip() + (" …" if end < len(text) else "")
 
 
 def no_answer_figures(questions: Sequence[Question]) -> Figures:
-    """SQuAD 2.0's figures of "" as the answer to every question, the only possible constant answer."""
+    """Compute SQuAD 2.0's figures for "" as the answer to every question, the only possible constant answer."""
     figures = squad2_figures(
         {question.id: [text for text, _ in question.answers] for question in questions},
         {question.id: "" for question in questions},

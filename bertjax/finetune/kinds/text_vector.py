@@ -1,4 +1,4 @@
-"""Vectors from plain text: pairs of like meaning are made of the text itself, so that nobody has to label any."""
+"""Vectors from plain text: pairs of similar meaning are made from the text itself, without labels."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from bertjax.finetune.positives import get_positives, read_pairs, split_words
 from bertjax.tokenization.tokenizer import Tokenizer
 
 _SCORED, _NEAREST = "spearman", "accuracy"  # metrics of pairs with numbers, and of other pairs
-_NEAR_RANK = 0.1  # of the pairs
+_NEAR_RANK = 0.1  # largest difference of ranks that counts as right, as a share of the pairs
 
 
 class TextVectorKind(VectorKind):
-    """`task.positives` makes the pairs of `task.from_text`.
+    """Makes pairs from `task.from_text` by the rules `task.positives`.
 
-    A development or test file has pairs with a number for their likeness, whose rank correlation with the cosines is
-    measured; in a test file without numbers, the nearest pairs. Without a development file texts are held out, and the
-    second half of each is searched for with its first half.
+    Development and test files have pairs with a number for their similarity; the metric is its rank correlation with
+    the cosines. For a test file without numbers, the metric is the accuracy of finding the second text of a pair.
+    Without a development file texts are held out, and the second half of each is searched for with its first half.
     """
 
     name, own_task = "text_vector", "vectors"
@@ -35,15 +35,15 @@ class TextVectorKind(VectorKind):
     options = ("from_text", "positives", "dims", "temperature")
 
     def own(self, config: TaskConfig) -> Task:
-        """Make the task. Raises ValueError without text, and for the options of tables with training examples."""
+        """Make the task. Raises ValueError without text, and for options of tables with training examples."""
         if not config.from_text:
             raise ValueError(
                 f"{config.name}: no text; name it as in --from-text 'text:books/*.txt', or fine-tune pairs for a table"
             )
-        refuse_options(config, ("data", "train", "labels"), "makes its training set of --from-text")
-        refuse_options(config, ("id",), "writes no predictions, whose ids they would be")
+        refuse_options(config, ("data", "train", "labels"), "makes its training set from --from-text")
+        refuse_options(config, ("id",), "writes no predictions, which need ids")
         if not (config.dev or config.test):
-            refuse_options(config, ("text", "label"), "has columns in --dev and --test alone, and neither is given")
+            refuse_options(config, ("text", "label"), "has columns only in --dev and --test, and neither is given")
         get_positives(config.positives)
         scored = bool(config.dev)
         texts = config.text or self.default_columns
@@ -65,7 +65,7 @@ class TextVectorKind(VectorKind):
         return replace(config, task=replace(config.task, positives=positives))
 
     def default_positives(self, model: ModelConfig) -> tuple[str, ...]:
-        """The rules for pairs where none is named."""
+        """Choose the rules if none are named."""
         return ("dropout",) if _dropout(model) else ("deletion",)
 
     def load(self, task: Task, config: FinetuneConfig, tokenizer: Tokenizer, splits: Splits) -> TaskContent:
@@ -74,13 +74,13 @@ class TextVectorKind(VectorKind):
         return super().load(task, config, tokenizer, Splits(splits.train, dev, splits.test, splits.notes))
 
     def answers(self, examples: Sequence[TextExample], labels: Sequence[str], rows: TaskRows) -> np.ndarray:
-        """The numbers of scored pairs, float64 [n]; of other pairs the numbers of their texts, int32 [n, 2]."""
+        """Return the scores of pairs, float64 [n], or without scores the numbers of their texts, int32 [n, 2]."""
         if examples[0].label is None:
             return super().answers(examples, labels, rows)
         return np.array([example.label for example in examples], np.float64)
 
     def measure(self, metrics: Sequence[str], answers: np.ndarray, outputs: np.ndarray) -> Figures:
-        """The figures of a set are named by its own answers, since a test set may be scored where no other is."""
+        """Compute the figures that a set's answers allow: a test set may have scores even if the others have none."""
         if answers.ndim == 2:
             return super().measure(_renamed(metrics, _NEAREST), answers, outputs)
         return {
@@ -92,15 +92,15 @@ class TextVectorKind(VectorKind):
         bare = [example for example in examples if example.label is None]
         if 0 < len(bare) < len(examples):
             raise ValueError(
-                f"{bare[0].where}: no number for the likeness of the pair, which other rows have; give one to every "
-                "row, or to none"
+                f"{bare[0].where}: the pair has no number for its similarity, but other rows have one; give one to "
+                "every row, or to none"
             )
 
     def judge(
         self, examples: Sequence[TextExample], labels: Sequence[str], answers: np.ndarray, outputs: np.ndarray
     ) -> list[Judged]:
-        """A scored pair is right if its cosine ranks within a tenth of its number's rank; certainty is the cosine."""
-        from scipy.stats import rankdata  # a fifth of the import time of a run that does not need it
+        """Count a scored pair as right if its cosine ranks within a tenth of its score's; certainty is the cosine."""
+        from scipy.stats import rankdata  # imported late: a fifth of the import time of other runs
 
         if answers.ndim == 2:
             return super().judge(examples, labels, answers, outputs)
@@ -124,17 +124,17 @@ class TextVectorKind(VectorKind):
 
 
 def _dropout(model: ModelConfig) -> float:
-    """The sum of the rates in the encoder."""
+    """Sum the dropout rates of the encoder."""
     return model.hidden_dropout_prob + model.attention_probs_dropout_prob
 
 
 def _renamed(metrics: Sequence[str], name: str) -> list[str]:
-    """The names of `metrics_by_dim` for another metric."""
+    """Rename the result of `metrics_by_dim` for another metric."""
     return ["".join((name, *metric.partition("_")[1:])) for metric in metrics]
 
 
 def _halves(example: TextExample) -> TextExample:
-    """The halves of the longer text: a pair that no rule of training had."""
+    """Split the longer text into halves: a pair that no rule makes for training."""
     words, space = split_words(max(example.texts, key=len))
     at = len(words) // 2
     return TextExample(example.where, example.id, (space.join(words[:at]), space.join(words[at:])), None)

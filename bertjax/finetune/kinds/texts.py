@@ -1,4 +1,4 @@
-"""The base of kinds whose examples are texts with one label: classification, numbers, choices, pairs."""
+"""Base class of kinds whose examples are texts with one label: classification, numbers, choices, pairs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from bertjax.finetune.kinds.kind import (
     mismatch_error,
     read_run_file,
     refuse_options,
-    shown,
+    shorten,
 )
 from bertjax.finetune.metrics.classification import compute_metrics, require_finite
 from bertjax.input.layout import BERT, Template
@@ -44,38 +44,38 @@ from bertjax.tokenization.tokenizer import Tokenizer
 
 
 class TextKind(Kind):
-    """A kind with `TextExample`s: by default one or two texts in one sequence, and a class as label."""
+    """A kind whose examples are `TextExample`: by default one or two texts in a sequence, with a class as label."""
 
     global_tokens = FIRST_TOKEN
     numeric: ClassVar[bool] = False  # labels are numbers, not classes
     labelled: ClassVar[bool] = True  # examples have labels
     text_columns: ClassVar[tuple[int, int | None]] = (1, 2)  # least and most columns of text; None: any number
     default_columns: ClassVar[tuple[str, ...]] = ("text",)
-    columns_wanted: ClassVar[str] = "a text, or two"
-    has_baseline: ClassVar[bool] = True  # one answer for every example has figures
+    columns_wanted: ClassVar[str] = "one or two columns of text"
+    has_baseline: ClassVar[bool] = True  # the metrics are defined for a constant answer
 
     # -- encoding
 
     def count_texts(self, examples: Sequence[TextExample], labels: Sequence[str]) -> int:
-        """The number of texts that every example must have."""
+        """Return the number of texts that every example must have."""
         return min(len(examples[0].texts), 2)
 
     def segments(self, texts: int) -> Segments:
-        """The layout of an example's texts in a row."""
+        """Lay out an example's texts in a row."""
         return Segments.one_sequence(texts)
 
     def targets(self, examples: Sequence[TextExample], labels: Sequence[str]) -> np.ndarray:
-        """Labels as int32 [n], -1 without one; numbers as float32 [n], NaN without one."""
+        """Encode labels as int32 [n], -1 without one; numbers as float32 [n], NaN without one."""
         if self.numeric:
             return np.array([np.nan if one.label is None else one.label for one in examples], np.float32)
         return label_numbers(examples, labels)
 
     def target_arrays(self, targets: np.ndarray, weights: np.ndarray) -> dict[str, np.ndarray]:
-        """The arrays of targets in `TaskRows.rows`, [n, 1] each, from targets and weights [n]."""
+        """Make the arrays of `TaskRows.rows`, [n, 1] each, from targets and weights [n]."""
         return {"labels": targets[:, None], "label_weights": weights[:, None]}
 
     def more_arrays(self, examples: Sequence[TextExample]) -> dict[str, np.ndarray]:
-        """Further arrays in `TaskRows.rows`."""
+        """Make further arrays of `TaskRows.rows`."""
         return {}
 
     def encode(
@@ -92,10 +92,10 @@ class TextKind(Kind):
     ) -> TaskRows:
         """Encode examples, and add to `counts`. A sequence has at most `max_length` tokens, special ones included.
 
-        `rows` have `cls_positions`, `labels` int32 (numbers: float32) and `label_weights` float32, [n, 1] each. A
-        label's number is its index in `labels`; its weight is 1, or that of `label_weights`, and 0 without a label.
-        Raises ValueError naming the line of an unknown label, of a number of texts that the first example does not
-        have, and with `strict` of the first example that is too long.
+        `rows` have `cls_positions`, `labels` int32 (numbers: float32) and `label_weights` float32, [n, 1] each. Labels
+        are indices in `labels`; weights are 1 or from `label_weights`, and 0 without a label. Raises ValueError naming
+        the line of an unknown label, of an example with a wrong number of texts, and with `strict` of the first example
+        that is too long.
         """
         if max_length < SHORTEST:
             raise ValueError(f"max length {max_length}: it must be at least {SHORTEST} tokens")
@@ -106,12 +106,12 @@ class TextKind(Kind):
         targets = self.targets(examples, labels)  # before the costly part
         segments = self.segments(texts)
         rows = encode_texts(examples, segments, tokenizer, max_length, counts, template=template, strict=strict)
-        has = ~np.isnan(targets) if self.numeric else targets >= 0
-        known, weights = np.where(has, targets, 0).astype(targets.dtype), has.astype(np.float32)
+        has_label = ~np.isnan(targets) if self.numeric else targets >= 0
+        targets, weights = np.where(has_label, targets, 0).astype(targets.dtype), has_label.astype(np.float32)
         if label_weights is not None:
             assert not self.numeric, "only classes have weights"
-            weights *= np.asarray(label_weights, np.float32)[known]
-        return rows.extended(rows=self.target_arrays(known, weights) | self.more_arrays(examples))
+            weights *= np.asarray(label_weights, np.float32)[targets]
+        return rows.extended(rows=self.target_arrays(targets, weights) | self.more_arrays(examples))
 
     def check_texts(self, examples: Sequence[TextExample], texts: int) -> None:
         """Raise ValueError naming the first example with another number of texts."""
@@ -167,14 +167,14 @@ class TextKind(Kind):
             if not measured:
                 return Split(rows, write)
             if missing := len(examples) - len(measured):
-                notes.append(f"{name}: {missing:,} of {len(examples):,} rows have no label; figures are of the others")
-            answers, some = self.answers(examples, labels, rows)[measured], [examples[n] for n in measured]
+                notes.append(f"{name}: {missing:,} of {len(examples):,} rows have no label; figures leave them out")
+            answers, labelled = self.answers(examples, labels, rows)[measured], [examples[n] for n in measured]
             return Split(
                 rows,
                 write,
                 lambda outputs: self.measure(task.metrics, answers, outputs[measured]),
                 self.constant_figures(task.metrics, answers),
-                lambda outputs: self.judge(some, task.meanings or labels, answers, outputs[measured]),
+                lambda outputs: self.judge(labelled, task.meanings or labels, answers, outputs[measured]),
                 None if self.has_baseline or answers.ndim > 1 else answers,
             )
 
@@ -193,11 +193,11 @@ class TextKind(Kind):
         )
 
     def answers(self, examples: Sequence[TextExample], labels: Sequence[str], rows: TaskRows) -> np.ndarray:
-        """The right answers, by default the targets."""
+        """Return the right answers, by default the targets."""
         return self.targets(examples, labels)
 
     def measure(self, metrics: Sequence[str], answers: np.ndarray, outputs: np.ndarray) -> Figures:
-        """The named metrics of a network's outputs. Raises ValueError if one is not finite."""
+        """Compute metrics of a network's outputs. Raises ValueError if an output is not finite."""
         return compute_metrics(metrics, self.predictions(outputs), answers)
 
     def judge(
@@ -213,9 +213,9 @@ class TextKind(Kind):
         ]
 
     def constant_figures(self, metrics: Sequence[str], answers: np.ndarray) -> Figures:
-        """The named metrics of the better of two constant answers, the most frequent one and F1's class.
+        """Compute metrics of the better of two constant answers: the most frequent class, and the class of F1.
 
-        Empty if a constant answer has no such metrics.
+        Empty if the metrics are undefined for a constant answer.
         """
         if not self.has_baseline:
             return {}
@@ -225,11 +225,11 @@ class TextKind(Kind):
         return {metric: max(figures[metric] for figures in each) for metric in metrics}
 
     def notes(self, dev: dict[str, Split]) -> Sequence[str]:
-        """Notices about the development sets."""
+        """Make notices about the development sets."""
         return ()
 
     def predictions(self, logits: np.ndarray) -> np.ndarray:
-        """The predicted label of each example, int32 [n], from logits [n, classes].
+        """Predict the label of each example, int32 [n], from logits [n, classes].
 
         Raises ValueError if a logit is not finite.
         """
@@ -242,16 +242,16 @@ class TextKind(Kind):
     def write(
         self, task: Task, name: str, labels: Sequence[str], ids: Sequence[str], folder: Path, outputs: np.ndarray
     ) -> list[Path]:
-        """Write the predictions of a split: `SPLIT.tsv`, and a benchmark's official file; returns the files."""
+        """Write the predictions of a split: `SPLIT.tsv`, and a benchmark's official file. Returns the paths."""
         files = [self.write_predictions(folder / f"{name}.tsv", labels, ids, outputs)]
         if name in task.submissions:
             files.append(write_submission(folder, task, name, ids, outputs))
         return files
 
     def write_predictions(self, path: Path, labels: Sequence[str], ids: Sequence[str], logits: np.ndarray) -> Path:
-        """Write a .tsv or .jsonl with the id, the predicted label and each label's probability; returns its path.
+        """Write a .tsv or .jsonl with ids, predicted labels and the probability of each label; returns its path.
 
-        A numeric kind has the id and the number, for relevance the logit. Tabs and line ends in ids and labels become
+        Numeric kinds write the id and the number, for relevance the logit. Tabs and line ends in ids and labels become
         spaces in a .tsv.
         """
         if self.numeric:
@@ -277,7 +277,7 @@ class TextKind(Kind):
     # -- tasks of the user's own files
 
     def own(self, config: TaskConfig) -> Task:
-        """Make a task of table files; by default its labels are those of the training set."""
+        """Make a task of table files; labels default to those of the training set."""
         if self.numeric or not self.labelled:
             refuse_options(config, ("labels",), "has no classes")
         if not self.labelled:
@@ -286,13 +286,13 @@ class TextKind(Kind):
         least, most = self.text_columns
         if len(columns) < least or (most is not None and len(columns) > most):
             raise ValueError(
-                f"task.text={config.text}: {config.name} has {self.columns_wanted}; name each with --text COLUMN COLUMN"
+                f"task.text={config.text}: {config.name} needs {self.columns_wanted}; use --text COLUMN COLUMN"
             )
         label = config.label or ("label" if self.labelled else "")
         return self.table_task(self.columns(columns, label, config.id), config.labels)
 
     def columns(self, texts: Sequence[str], label: str, id_column: str) -> Columns:
-        """The columns of a table, by the names of its text columns."""
+        """Describe the columns of a table, given the names of its text columns."""
         return Columns(text=texts[0], text_b="".join(texts[1:]), label=label, id=id_column)
 
     def table_task(self, columns: Columns, labels: tuple[str, ...] = ()) -> Task:
@@ -316,43 +316,43 @@ class TextKind(Kind):
     # -- predictions for inputs
 
     def predict(self, model: Inference, inputs: Sequence[Any]) -> list[Any]:
-        given = [self.texts_in(one, number) for number, one in enumerate(inputs, 1)]
-        for number, texts in enumerate(given, 1):
+        input_texts = [self.texts_in(one, number) for number, one in enumerate(inputs, 1)]
+        for number, texts in enumerate(input_texts, 1):
             if model.texts and len(texts) != model.texts:
                 forms = {1: "one text", 2: "a pair of texts"}
                 raise ValueError(
-                    f"input {number}: {shown(self.make_input(texts))} is {forms[len(texts)]}; the task "
+                    f"input {number}: {shorten(self.make_input(texts))} is {forms[len(texts)]}; the task "
                     f"{model.task.name} takes {forms[model.texts]}"
                 )
-        examples = [TextExample(f"input {number}", str(number), texts, None) for number, texts in enumerate(given, 1)]
+        examples = [TextExample(f"input {n}", str(n), texts, None) for n, texts in enumerate(input_texts, 1)]
         model.counts = LengthCounts()
-        labels, length = self.input_labels(model, given), model.max_length
+        labels, length = self.input_labels(model, input_texts), model.max_length
         rows = self.encode(examples, labels, model.tokenizer, length, model.counts, template=model.template)
-        return self.decode(model, given, model.outputs(rows))
+        return self.decode(model, input_texts, model.outputs(rows))
 
-    def input_labels(self, model: Inference, given: Sequence[tuple[str, ...]]) -> Sequence[str]:
-        """The labels to `encode` inputs with."""
+    def input_labels(self, model: Inference, input_texts: Sequence[tuple[str, ...]]) -> Sequence[str]:
+        """Choose the labels that `encode` gets for inputs."""
         return model.labels
 
-    def texts_in(self, given: Any, number: int) -> tuple[str, ...]:
-        """The texts of an input: a text or a pair. Raises ValueError naming its number if it is neither."""
-        if isinstance(given, str):
-            return (given,)
-        if isinstance(given, tuple | list) and len(given) in (1, 2) and all(isinstance(text, str) for text in given):
-            return tuple(given)
-        raise ValueError(f"input {number}: {shown(given)} is neither a text nor a pair of texts")
+    def texts_in(self, value: Any, number: int) -> tuple[str, ...]:
+        """Split an input into its texts: a text or a pair. Raises ValueError naming its number if it is neither."""
+        if isinstance(value, str):
+            return (value,)
+        if isinstance(value, tuple | list) and len(value) in (1, 2) and all(isinstance(text, str) for text in value):
+            return tuple(value)
+        raise ValueError(f"input {number}: {shorten(value)} is neither a text nor a pair of texts")
 
     @abstractmethod
-    def decode(self, model: Inference, given: Sequence[tuple[str, ...]], outputs: np.ndarray) -> list[Any]:
-        """The prediction for each input, from the network's outputs."""
+    def decode(self, model: Inference, input_texts: Sequence[tuple[str, ...]], outputs: np.ndarray) -> list[Any]:
+        """Make the prediction for each input from the network's outputs."""
 
 
 def write_submission(folder: Path, task: Task, split: str, ids: Sequence[str], logits: np.ndarray) -> Path:
-    """Write the predictions of a test split in its benchmark's official format; returns the file.
+    """Write the predictions of a test split in its benchmark's official format; returns the path.
 
-    GLUE: `index<TAB>prediction`, the label, for STS-B a score within 0 to 5. SWAG: `,pred`, the index of the right end.
+    GLUE: `index<TAB>prediction`, a label, or for STS-B a score from 0 to 5. SWAG: `,pred`, the index of the right end.
     """
-    assert isinstance(task.kind, TextKind), "benchmarks with submissions are of texts"
+    assert isinstance(task.kind, TextKind), "submissions are for kinds with texts"
     path = folder / task.submissions[split]
     tab, head = (",", ("", "pred")) if path.suffix == ".csv" else ("\t", ("index", "prediction"))
     lines = [head, *zip(ids, task.kind.submitted(logits, task.labels), strict=True)]
@@ -360,6 +360,6 @@ def write_submission(folder: Path, task: Task, split: str, ids: Sequence[str], l
     return path
 
 
-def wrong_number(example: TextExample, there: int, what: str, wanted: int) -> ValueError:
-    """Make the error for an example that has another number of texts than the others."""
-    return ValueError(f"{example.where}: {there} {what}, and there must be {wanted} for every example; correct it")
+def wrong_number(example: TextExample, count: int, what: str, expected: int) -> ValueError:
+    """Make the error for an example with a wrong number of texts."""
+    return ValueError(f"{example.where}: {count} {what}, but every example must have {expected}; correct it")

@@ -1,4 +1,4 @@
-"""A number for every word, or letter of a sequence (transformers' BertForTokenClassification with one label)."""
+"""Regression per word, or per letter of a sequence (transformers' BertForTokenClassification with one label)."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class TokenNumberKind(WordKind):
         "token-classification",
         "gives every word a number",
         _USE,
-        onnx_outputs="`logits` has a row per token: the number that it was trained to give. A word has that of its "
-        "first token",
+        onnx_outputs="`logits` has a row per token: the number that it was trained to give. A word has the number of "
+        "its first token",
     )
 
     def num_labels(self, labels: int) -> int:
@@ -73,12 +73,12 @@ class TokenNumberKind(WordKind):
         return forward.network(network).token_logits(forward(batch, network), batch["sequence_ids"], keys)[..., 0]
 
     def sums(self, task: TaskConfig, forward: Forward, batch: Batch, keys: Keys) -> Sums:
-        """The squared error."""
+        """Sum the squared error."""
         error = self.logits(forward, batch, keys) - batch["labels"]
         return {"loss": jnp.sum(jnp.square(error) * batch["label_weights"])}
 
     def load(self, task: Task, config: FinetuneConfig, tokenizer: Tokenizer, splits: Splits) -> TaskContent:
-        """Encode the sentences."""
+        """Encode the sentences. Raises ValueError for a training or development set without a number."""
         counts, length = TagCounts(clause=self.dropped_clause), config.data.sequence_length
 
         def windows(sentences: Sequence[TaggedSentence]) -> TagWindows:
@@ -87,24 +87,24 @@ class TokenNumberKind(WordKind):
         def split(name: str, sentences: Sequence[TaggedSentence]) -> Split:
             rows = windows(sentences)
             answers = word_numbers(sentences)
-            known = ~np.isnan(answers) & np.isin(np.arange(len(answers)), rows.word)
+            measured = ~np.isnan(answers) & np.isin(np.arange(len(answers)), rows.word)
 
             def measure(logits: np.ndarray) -> Figures:
-                return compute_metrics(task.metrics, decode_numbers(rows, logits)[known], answers[known])
+                return compute_metrics(task.metrics, decode_numbers(rows, logits)[measured], answers[measured])
 
             def write(folder: Path, logits: np.ndarray) -> list[Path]:
                 numbers = iter(decode_numbers(rows, logits).tolist())
-                written = [[f"{next(numbers):.6g}" for _ in one.words] for one in sentences]
-                write_words(path := folder / f"{name}.conll", sentences, written)
+                fields = [[f"{next(numbers):.6g}" for _ in one.words] for one in sentences]
+                write_words(path := folder / f"{name}.conll", sentences, fields)
                 return [path]
 
-            return Split(rows.rows, write, measure if known.any() else None, numbers=answers[known])
+            return Split(rows.rows, write, measure if measured.any() else None, numbers=answers[measured])
 
         train = windows(splits.train).rows
         dev = {name: split(name, sentences) for name, sentences in splits.dev.items()}
         for sentences, rows in ((splits.train, train), *((splits.dev[name], one.rows) for name, one in dev.items())):
             if not rows.tokens["label_weights"].any():
-                raise ValueError(f"{sentences[0].where}: no word from here on has a number; give one to some of them")
+                raise ValueError(f"{sentences[0].where}: no word from here on has a number; add some")
         test = {name: split(name, sentences) for name, sentences in splits.test.items()}
         return TaskContent(self, (), train, dev, test, task.metrics, (*splits.notes, *counts.notices(length)))
 
@@ -136,12 +136,12 @@ def number_windows(
 
 
 def word_numbers(sentences: Sequence[TaggedSentence]) -> np.ndarray:
-    """The number of each word: float64 [words], NaN without one."""
+    """Parse the number of each word: float64 [words], NaN without one."""
     return np.array([float(tag or "nan") for one in sentences for tag in one.tags or ("",) * len(one.words)])
 
 
 def decode_numbers(windows: TagWindows, logits: np.ndarray) -> np.ndarray:
-    """The number of each word from logits float32 [tokens, 1]: float64 [words], NaN for a word without a token.
+    """Decode the number of each word from logits float32 [tokens, 1]: float64 [words], NaN for a word without a token.
 
     Raises ValueError if a logit is not finite.
     """

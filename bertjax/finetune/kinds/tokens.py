@@ -1,4 +1,4 @@
-"""Tagging: a tag for every word of a sentence (transformers' BertForTokenClassification)."""
+"""Tagging: predict a tag for every word of a sentence (transformers' BertForTokenClassification)."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ class TokenKind(WordKind):
         "token-classification",
         "gives every word a tag",
         _TAG,
-        onnx_outputs="`logits` has a row per token, with a number for each label: {labels}. A word has those of its "
-        "first token",
+        onnx_outputs="`logits` has a row per token, with a number for each label: {labels}. A word has the numbers of "
+        "its first token",
     )
 
     def logits(self, forward: Forward, batch: Batch, keys: Keys, network: str = MODEL) -> jax.Array:
@@ -107,7 +107,7 @@ class TokenKind(WordKind):
             rows = windows(sentences)
             in_file = name in splits.test and bool(sentences[0].lines)
             source, column = sentences[0].file, config.task.label
-            # Read here: the file may have changed when the tags are predicted.
+            # Read now, because the file may change before the tags are predicted.
             text, layout = (tagged_text(source), tag_layout(source, column)) if in_file else ("", CONLL)
 
             def tags(logits: np.ndarray) -> list[list[str]]:
@@ -152,8 +152,8 @@ class TokenKind(WordKind):
         path = folder / f"{name}.conll"
         sentences = [part.split("\n") for part in read_run_file(path).removesuffix("\n\n").split("\n\n")]
         lines = [[line.rpartition("\t") for line in sentence] for sentence in sentences]
-        written = [[word.translate(WITHOUT_TABS) for word in one.words] for one in examples]
-        if [[word for word, _, _ in one] for one in lines] != written:
+        expected = [[word.translate(WITHOUT_TABS) for word in one.words] for one in examples]
+        if [[word for word, _, _ in one] for one in lines] != expected:
             raise mismatch_error(path)
         both = [([tag for _, _, tag in line], one.tags or ()) for line, one in zip(lines, examples, strict=True)]
         words = np.array([len(gold) for _, gold in both])
@@ -168,7 +168,7 @@ class TokenKind(WordKind):
         return {metric: figures[metric] for metric in task.metrics}
 
     def tag_task(self, columns: TagColumns, labels: tuple[str, ...] = (), *, entities: bool = False) -> Task:
-        """Make a task of files of tagged words; tags of `entities` are O or such as B-PER."""
+        """Make a task of files with tagged words; `entities`: tags are O or like B-PER."""
         metrics = _ENTITY_METRICS if entities else self.metrics
         return Task("own", self, metrics, Recipe(5e-5), partial(read_tags, columns, entities), labels)
 
@@ -211,7 +211,7 @@ TOKENS = TokenKind()
 def tag_figures(
     metrics: Sequence[str], sentences: Sequence[TaggedSentence], predicted: Sequence[Sequence[str]]
 ) -> Figures:
-    """The named metrics of predicted tags: `accuracy` over words; `f1`, `precision`, `recall` of entities."""
+    """Compute metrics of predicted tags: `accuracy` over words; `f1`, `precision`, `recall` of entities."""
     labels = [sentence.tags or () for sentence in sentences]
     flat = [np.array([*itertools.chain(*tags)]) for tags in (predicted, labels)]
     figures = {"accuracy": accuracy(*flat)} if "accuracy" in metrics else {}
@@ -224,7 +224,7 @@ def tag_figures(
 def judge_tags(
     sentences: Sequence[TaggedSentence], predicted: Sequence[Sequence[str]], shares: np.ndarray, reach: int = 8
 ) -> list[Judged]:
-    """Compare the tag of each word with the right one; its text is the word, with `reach` words on both sides.
+    """Compare the tag of each word with the right one. Texts are the words with `reach` words on both sides.
 
     `shares` are the probabilities of the predicted tags, float64 [words].
     """
@@ -239,7 +239,7 @@ def judge_tags(
 
 
 def constant_tag_figures(metrics: Sequence[str], sentences: Sequence[TaggedSentence]) -> Figures:
-    """The named metrics of one tag for every word: the better of the two most frequent ones."""
+    """Compute metrics of a constant tag: the better of the two most frequent ones."""
     counts = Counter(tag for sentence in sentences for tag in sentence.tags or ())
     tags = [tag for tag, _ in counts.most_common(2)]  # at least one of them is not O
     each = [tag_figures(metrics, sentences, [(tag,) * len(one.words) for one in sentences]) for tag in tags]

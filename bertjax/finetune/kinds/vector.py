@@ -23,8 +23,8 @@ from bertjax.parallel.mesh import BATCH_AXES
 from bertjax.text.ragged import range_indices
 from bertjax.training.objectives import Batch, Forward, Keys, Sums, classified
 
-_NONE = jnp.finfo(jnp.float32).min  # the logit of a text that is no candidate
-_ROWS_AT_ONCE = 256  # whose products with all second texts are held together
+_NONE = jnp.finfo(jnp.float32).min  # the logit of a text that is not a candidate
+_ROWS_AT_ONCE = 256  # multiplied with all second texts together
 _EMBED = """\
 from transformers import AutoModel, AutoTokenizer
 
@@ -36,7 +36,7 @@ vectors = (hidden * real).sum(1) / real.sum(1)"""
 
 
 def cut(vectors: jax.Array, dim: int) -> jax.Array:
-    """The first `dim` numbers of vectors [..., D], at length 1 again; 0 returns the vectors."""
+    """Cut vectors [..., D] to their first `dim` numbers and scale them to length 1; 0 returns them unchanged."""
     if not dim:
         return vectors
     first = vectors[..., :dim]
@@ -44,25 +44,25 @@ def cut(vectors: jax.Array, dim: int) -> jax.Array:
 
 
 def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """The cosine of each vector of length 1 with its other, [n, D] each: float64 [n]."""
+    """Compute the cosines of pairs of vectors of length 1, [n, D] each: float64 [n]."""
     return np.einsum("nd,nd->n", first.astype(np.float64), second.astype(np.float64))
 
 
 def nearest_seconds(vectors: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The nearest second text of each first one among all pairs [n, 2, D]: (its number int64 [n], its cosine [n]).
+    """Find the nearest second text of each first one among all pairs [n, 2, D]: (numbers int64 [n], cosines [n]).
 
-    As in training, second texts of pairs that share a text are left out; `texts` int32 [n, 2] numbers the texts.
+    As in training, second texts of other pairs that share a text are left out; `texts` int32 [n, 2] numbers the texts.
     """
     seconds, nearest = np.ascontiguousarray(vectors[:, 1]), np.zeros(len(vectors), np.int64)
     cosines = np.zeros(len(vectors))
     order = np.argsort(texts, axis=None)
-    known = texts.reshape(-1)[order]
+    sorted_texts = texts.reshape(-1)[order]
     for start in range(0, len(vectors), _ROWS_AT_ONCE):
         own = texts[start : start + _ROWS_AT_ONCE]
         scores = vectors[start : start + len(own), 0] @ seconds.T
         row = np.arange(len(own))
         right = scores[row, start + row]
-        first, last = (np.searchsorted(known, own.reshape(-1), side=side) for side in ("left", "right"))
+        first, last = (np.searchsorted(sorted_texts, own.reshape(-1), side=side) for side in ("left", "right"))
         shared = order[range_indices(first, last - first)] // 2
         scores[np.repeat(row, 2).repeat(last - first), shared] = -np.inf
         scores[row, start + row] = right
@@ -72,51 +72,47 @@ def nearest_seconds(vectors: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray,
 
 
 def nearest_accuracy(vectors: np.ndarray, texts: np.ndarray) -> dict[str, float]:
-    """The share of first texts whose `nearest_seconds` is their own."""
+    """Compute the share of first texts whose nearest second text is their own."""
     nearest, _ = nearest_seconds(vectors, texts)
     return {"accuracy": accuracy(nearest, np.arange(len(nearest)))}
 
 
 class VectorKind(TextKind):
-    """Examples are pairs without labels, and hard negatives of the first text. A row has a sequence for each text.
-
-    `texts` are the numbers of the texts.
-    """
+    """Examples are pairs without labels, and hard negatives of the first text. A row has a sequence for each text."""
 
     name, network, own_task = "vector", VectorNetwork, "pairs"
     options = ("dims", "temperature")
-    metrics = ("accuracy",)  # how often the nearest second of a first text is its own
+    metrics = ("accuracy",)  # share of first texts whose nearest second text is their own
     packed = False  # a row has two sequences already
     global_tokens = None
     labelled = has_baseline = False
-    no_prediction = "it gives vectors: use encode"
+    no_prediction = "the model gives vectors; use encode"
     text_columns, default_columns = (2, None), ("text", "text_b")
-    columns_wanted = "two texts, and any number of hard negatives"
+    columns_wanted = "two columns of text, and any number of hard negatives"
     card = Card(
         "sentence-similarity",
-        "gives a text a vector, the mean of its tokens', near to those of texts of like meaning",
+        "maps texts to vectors, the means over their tokens, so that similar meanings have similar vectors",
         _EMBED,
     )
 
     def sums(self, task: TaskConfig, forward: Forward, batch: Batch, keys: Keys) -> Sums:
-        """InfoNCE: each first text has to find its second among the seconds and negatives of the global batch.
+        """InfoNCE: each first text must find its second among the seconds and negatives of the global batch.
 
-        Logits are cosines over `task.temperature`. Rows of weight 0 are not candidates. With `task.dims` the
-        figures are means over vectors that are cut to so many numbers, and whole ones (Matryoshka, Kusupati et al.
-        2022).
+        Logits are cosines divided by `task.temperature`. Rows of weight 0 are not candidates. With `task.dims` the
+        figures are means over whole vectors and vectors cut to each dim (Matryoshka, Kusupati et al. 2022).
         """
         vectors, weights = self.outputs(forward.model, forward(batch), batch), batch["label_weights"]
-        # In the order of the mesh's axes, which is that of the rows.
-        everyone = (vectors[:, 1:], batch["texts"], weights)
-        others, texts, there = jax.lax.all_gather(everyone, BATCH_AXES, tiled=True)
+        # `all_gather` keeps the order of rows, which is the order of the mesh's axes.
+        local = (vectors[:, 1:], batch["texts"], weights)
+        others, texts, all_weights = jax.lax.all_gather(local, BATCH_AXES, tiled=True)
         row = jax.lax.axis_index(BATCH_AXES) * len(weights) + jnp.arange(len(weights))
         C = others.shape[1]  # candidates in a row: the second, then its negatives
         pairs = batch["texts"][:, None, :2, None]
-        # Another answer to the same query is not wrong, nor is a copy of the answer with another query.
+        # Other answers to the same query are not wrong, nor are copies of the answer with another query.
         shared = (pairs == texts[:, None, :2]).any((2, 3))
         wrong = [~shared | (row[:, None] == jnp.arange(len(texts)))]
         wrong += [(batch["texts"][:, None, :2] != texts[:, negative, None]).all(2) for negative in range(2, 1 + C)]
-        candidates = ((there > 0)[:, None] & jnp.stack(wrong, 2)).reshape(len(weights), -1)
+        candidates = ((all_weights > 0)[:, None] & jnp.stack(wrong, 2)).reshape(len(weights), -1)
         results = [
             classified(
                 jnp.where(candidates, first @ seconds.reshape(-1, seconds.shape[-1]).T / task.temperature, _NONE),
@@ -130,28 +126,28 @@ class VectorKind(TextKind):
         }
 
     def outputs(self, model: Any, hidden: jax.Array, batch: Batch) -> jax.Array:
-        """The vectors, of length 1, of the texts in each row: [B, texts, D]."""
+        """Compute the vectors, of length 1, of the texts in each row: [B, texts, D]."""
         return model.vectors(hidden, batch["sequence_ids"], batch["cls_positions"].shape[1])
 
     def count_texts(self, examples: Sequence[TextExample], labels: Sequence[str]) -> int:
         return max(2, len(examples[0].texts))
 
     def own(self, config: TaskConfig) -> Task:
-        refuse_options(config, ("id",), "writes no predictions, whose ids they would be")
+        refuse_options(config, ("id",), "writes no predictions, which need ids")
         return replace(super().own(config), metrics=self.metrics_by_dim(self.metrics[0], config.dims))
 
     def columns(self, texts: Sequence[str], label: str, id_column: str) -> Columns:
-        """Two columns of texts, and those of negatives: one each, or one that has lists of them."""
+        """Describe two columns of texts and those of negatives: one per negative, or one with lists of them."""
         return Columns(text=texts[0], text_b=texts[1], label=label, id=id_column, ends=tuple(texts[2:]))
 
     @staticmethod
     def metrics_by_dim(metric: str, dims: Sequence[int]) -> tuple[str, ...]:
-        """The metric of whole vectors, and `METRIC_DIM` of vectors that are cut to `dims` numbers."""
+        """List the metric of whole vectors, and `METRIC_DIM` for vectors cut to each of `dims`."""
         return (metric, *(f"{metric}_{dim}" for dim in dims))
 
     @staticmethod
     def by_dim(metrics: Sequence[str], vectors: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield the names of `metrics_by_dim`, each with the vectors [n, S, D] that it measures."""
+        """Yield each metric of `metrics_by_dim` with the vectors [n, S, D] that it measures."""
         for metric in metrics:
             dim = int(metric.partition("_")[2] or 0)
             yield metric, np.asarray(cut(jnp.asarray(vectors), dim))
@@ -166,10 +162,10 @@ class VectorKind(TextKind):
         return {"label_weights": weights}
 
     def more_arrays(self, examples: Sequence[TextExample]) -> dict[str, np.ndarray]:
-        """`texts`, int32 [n, texts of an example]: equal texts have equal numbers, in any column."""
-        known: dict[str, int] = {}
-        numbers = [[known.setdefault(text, len(known)) for text in one.texts] for one in examples]
-        return {"texts": np.array(numbers, np.int32)}
+        """Number the texts: `texts`, int32 [n, texts per example]. Equal texts have equal numbers, in any column."""
+        numbers: dict[str, int] = {}
+        texts = [[numbers.setdefault(text, len(numbers)) for text in one.texts] for one in examples]
+        return {"texts": np.array(texts, np.int32)}
 
     def answers(self, examples: Sequence[TextExample], labels: Sequence[str], rows: TaskRows) -> np.ndarray:
         return rows.rows["texts"]
@@ -183,7 +179,7 @@ class VectorKind(TextKind):
     def judge(
         self, examples: Sequence[TextExample], labels: Sequence[str], answers: np.ndarray, outputs: np.ndarray
     ) -> list[Judged]:
-        """A pair is right if its second text is the nearest one to its first; the certainty is the cosine."""
+        """Count a pair as right if its second text is the nearest to its first; certainty is the cosine."""
         nearest, likeness = nearest_seconds(outputs[:, :2], answers[:, :2])
         return [
             Judged(one.texts[:1], one.texts[1], examples[number].texts[1], number == own, cosine)
@@ -196,15 +192,15 @@ class VectorKind(TextKind):
             texts = split.rows.rows["texts"][:, :2]
             if any((texts == text).any(1).all() for text in texts[0]):
                 notices.append(
-                    f"{name}: one text is in all pairs, so that none has a wrong second, and any model's accuracy is 1"
+                    f"{name}: one text is in all pairs, so that no answer is wrong, and any model's accuracy is 1"
                 )
         return notices
 
     def shared_part(self, example: TextExample) -> Any:
-        return example.texts[0]  # a query comes again with other passages
+        return example.texts[0]  # a query occurs with several passages
 
     def check_run(self, config: FinetuneConfig, content: TaskContent) -> None:
-        """Refuse microbatches: wrong seconds are those of one microbatch, so that splitting makes the task easier."""
+        """Refuse microbatches, which would have fewer negatives each, and dims out of range."""
         if config.training.microbatches > 1:
             raise ValueError(
                 f"training.grad_accum_steps={config.training.grad_accum_steps}: the loss compares all pairs of a "
@@ -216,7 +212,7 @@ class VectorKind(TextKind):
                 "the width of the model, whose whole vectors are always trained"
             )
 
-    def decode(self, model: Inference, given: Sequence[tuple[str, ...]], outputs: np.ndarray) -> list[Any]:
+    def decode(self, model: Inference, input_texts: Sequence[tuple[str, ...]], outputs: np.ndarray) -> list[Any]:
         raise NotImplementedError(self.no_prediction)
 
     def write(

@@ -1,4 +1,4 @@
-"""The base of kinds that predict something for each word of a sentence, or letter of a sequence."""
+"""Base class of kinds that predict something for each word of a sentence, or letter of a sequence."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from bertjax.config import TaskConfig
 from bertjax.finetune.data.examples import TaggedSentence
 from bertjax.finetune.data.tags import TagColumns
 from bertjax.finetune.encoding.tag_windows import TagCounts
-from bertjax.finetune.kinds.kind import Inference, Kind, refuse_options, shown
+from bertjax.finetune.kinds.kind import Inference, Kind, refuse_options, shorten
 from bertjax.model.task_heads import TokenNetwork
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.objectives import Batch
 
-_JOINERS = "\u200c\u200d"  # within words of Persian and of Indian languages
+_JOINERS = "\u200c\u200d"  # within words of Persian and Indian languages
 
 
 class WordKind(Kind):
     """Examples are sentences of words; each word is predicted from its first piece."""
 
     network, column = TokenNetwork, "tags"
-    dropped_clause: ClassVar[str]  # of the notice about words of the data that have no token
+    dropped_clause: ClassVar[str]  # ends the notice about words without a token in the data
 
     def outputs(self, model: Any, hidden: jax.Array, batch: Batch) -> jax.Array:
         """[B, L, num_labels]."""
@@ -38,12 +38,10 @@ class WordKind(Kind):
         return example.words, example.tags
 
     def columns(self, config: TaskConfig) -> TagColumns:
-        """The columns of the user's own files. Raises ValueError for options that files of words lack."""
-        refuse_options(config, ("id",), "calls sentences by their number")
+        """Choose the columns of the user's own files. Raises ValueError for options that files of words lack."""
+        refuse_options(config, ("id",), "names sentences by number")
         if len(config.text) > 1:
-            raise ValueError(
-                f"task.text={config.text}: {config.name} has one column of words; name that alone (--text)"
-            )
+            raise ValueError(f"task.text={config.text}: {config.name} has one column of words; name only that (--text)")
         return TagColumns(config.label, "".join(config.text))
 
     def predict(self, model: Inference, inputs: Sequence[Any]) -> list[Any]:
@@ -55,34 +53,34 @@ class WordKind(Kind):
 
     @abstractmethod
     def predict_words(self, model: Inference, sentences: Sequence[TaggedSentence], counts: TagCounts) -> list[Any]:
-        """A list for each sentence with the prediction for each of its words; a sentence may have none, but not all."""
+        """Predict for each word, one list per sentence. Some sentences may have no words, but not all."""
 
     def input_sentences(self, inputs: Sequence[Any], tokenizer: Tokenizer) -> list[TaggedSentence]:
-        """Inputs, which are texts or lists of words, as sentences. Raises ValueError naming one that is neither."""
-        words = [input_words(given, number, tokenizer) for number, given in enumerate(inputs, 1)]
+        """Convert inputs, texts or lists of words, to sentences. Raises ValueError naming one that is neither."""
+        words = [input_words(value, number, tokenizer) for number, value in enumerate(inputs, 1)]
         return [TaggedSentence(f"input {n}", str(n), some, None) for n, some in enumerate(words, 1)]
 
     def make_input(self, texts: Sequence[str]) -> Any:
         if len(texts) > 1 and any(" " in text.strip() for text in texts):
-            raise ValueError(f"{len(texts)} texts: a task of words takes one text, or a word in each argument")
+            raise ValueError(f"{len(texts)} texts: this task takes one text, or one word in each argument")
         return super().make_input(texts)
 
 
-def input_words(given: Any, number: int, tokenizer: Tokenizer) -> tuple[str, ...]:
-    """The words of an input, which is a text or a list of words; the letters of a text if each is a token.
+def input_words(value: Any, number: int, tokenizer: Tokenizer) -> tuple[str, ...]:
+    """Split an input into words: a list of words, or a text, whose letters are words if each is a token.
 
-    A text without words has none, and gets an empty prediction. Raises ValueError naming its number if it is neither.
+    A text without words gets an empty prediction. Raises ValueError naming the input's number if it is neither.
     """
-    words = given
-    if isinstance(given, str):
-        words = [*"".join(given.split())] if tokenizer.splits_letters else _split_words(given)
+    words = value
+    if isinstance(value, str):
+        words = [*"".join(value.split())] if tokenizer.splits_letters else _split_words(value)
     if isinstance(words, tuple | list) and all(isinstance(word, str) for word in words):
         return tuple(words)
-    raise ValueError(f"input {number}: {shown(given)} is neither a text nor a list of words")
+    raise ValueError(f"input {number}: {shorten(value)} is neither a text nor a list of words")
 
 
 def _split_words(text: str) -> tuple[str, ...]:
-    """Split into runs of letters and digits, and single signs; combining marks (vowels of Hindi) stay on their base."""
+    """Split into runs of letters and digits, and single signs; combining marks (such as Hindi vowels) stay attached."""
     words: list[str] = []
     last = "space"
     for character in text:

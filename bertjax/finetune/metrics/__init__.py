@@ -1,1 +1,1 @@
-"""Metrics of predictions, by the rules of each benchmark."""
+"""Metrics of predictions, as each benchmark defines them."""

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 
 def accuracy(predicted: ArrayLike, labels: ArrayLike) -> float:
-    """Share of predictions equal to the label. Raises ValueError for empty or unequal series."""
+    """Share of predictions that equal the label. Raises ValueError for empty series or different lengths."""
     predicted, labels = _paired(predicted, labels)
     return float(np.mean(predicted == labels))
 
@@ -48,7 +48,7 @@ def pearson(predicted: ArrayLike, labels: ArrayLike) -> float:
 
 
 def spearman(predicted: ArrayLike, labels: ArrayLike) -> float:
-    """Correlation of the ranks of two series, equal numbers sharing the mean of their ranks; NaN if one is constant."""
+    """Rank correlation of two series; ties have the mean of their ranks. NaN if one series is constant."""
     from scipy import stats
 
     predicted, labels = _paired(predicted, labels)
@@ -56,12 +56,12 @@ def spearman(predicted: ArrayLike, labels: ArrayLike) -> float:
 
 
 def macro_f1(predicted: np.ndarray, labels: np.ndarray) -> float:
-    """The mean F1 of every class that is predicted or a label."""
+    """Mean F1 over the classes that are predicted or labels."""
     return float(np.mean([f1(predicted, labels, label) for label in np.union1d(predicted, labels)]))
 
 
 def compute_metrics(metrics: Sequence[str], predicted: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Compute named metrics of predictions and labels, each [n]. Raises ValueError as the metrics do."""
+    """Compute metrics of predictions and labels, [n] each, by name. Raises ValueError as the metrics do."""
     return {name: _FIGURES[name](predicted, labels) for name in metrics}
 
 
@@ -75,7 +75,9 @@ def require_finite(logits: np.ndarray) -> np.ndarray:
 def _paired(predicted: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     ours, theirs = np.asarray(predicted), np.asarray(labels)
     if ours.shape != theirs.shape or ours.ndim != 1 or not len(ours):
-        raise ValueError(f"predictions {ours.shape} and labels {theirs.shape}: give one of each for every example")
+        raise ValueError(
+            f"predictions have shape {ours.shape} and labels {theirs.shape}; give one of each for every example"
+        )
     if any(part.dtype.kind == "f" and np.isnan(part).any() for part in (ours, theirs)):
         raise ValueError("a prediction or label is NaN; has the model diverged?")
     return ours, theirs

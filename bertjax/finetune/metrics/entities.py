@@ -1,11 +1,11 @@
 """Entities in tagged text, and their precision, recall and F1, like seqeval's default mode.
 
-An entity continues while its type is the same, no tag begins a new one (B, S) and no tag has ended it (E, S). So IOB1,
-IOB2 and IOBES (BIOES) are all read, and also tags that break their scheme: `I-PER` after `O` begins an entity.
+An entity continues while its type is the same, no tag begins a new one (B, S) and no tag has ended it (E, S). This
+reads IOB1, IOB2 and IOBES (BIOES), and also tags that violate their scheme: `I-PER` after `O` begins an entity.
 
-With tags O, B and I the figures equal those of CoNLL's `conlleval.pl` (Tjong Kim Sang and Buchholz, 2000), which does
-not support S, and lets B continue an entity that E has ended. For tags that keep to their scheme they equal those of
-seqeval's `mode="strict"`, which drops incomplete entities.
+With tags O, B and I the figures equal CoNLL's `conlleval.pl` (Tjong Kim Sang and Buchholz, 2000), which does not
+support S, and lets B continue an entity that E has ended. For tags that follow their scheme they equal seqeval's
+`mode="strict"`, which drops incomplete entities.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class Entity(NamedTuple):
 
 @dataclass(frozen=True)
 class EntityFigures:
-    """Numbers of entities."""
+    """Numbers of entities, and the figures derived from them."""
 
     predicted: int
     labelled: int
-    right: int  # with the type and both ends of a labelled one
+    right: int  # predicted with the right type and both ends
 
     @property
     def precision(self) -> float:
-        """Share of right ones among the predicted entities; 0 if there are none."""
+        """Share of the predicted entities that are right; 0 if there are none."""
         return self.right / self.predicted if self.predicted else 0.0
 
     @property
@@ -52,13 +52,13 @@ class EntityFigures:
 
 
 def is_entity_tag(tag: str) -> bool:
-    """Whether a tag is `O`, like `B-PER`, or `B` alone for entities without types."""
+    """Check whether a tag is `O`, like `B-PER`, or for entities without types `B` alone."""
     kind, dash, type_ = tag.partition("-")
     return tag == _OUTSIDE or (kind in tuple(_KINDS) and bool(type_) == bool(dash))
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
-    """The entities of a sentence's tags, in order; tags such as `B` have the type "".
+    """List the entities in a sentence's tags, in order; tags such as `B` have the type "".
 
     Raises ValueError for any other tag.
     """
@@ -79,7 +79,7 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
 
 def entity_figures(predicted: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> EntityFigures:
-    """Figures over all sentences; both sides have the same sentences, and a tag for each token."""
+    """Count entities over all sentences; both arguments have a tag for each token of the same sentences."""
     ours, theirs, right = 0, 0, 0
     for mine, gold in zip(predicted, labels, strict=True):
         predictions, answers = entities(mine), entities(gold)

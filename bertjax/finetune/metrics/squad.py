@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
-_NOTHING = ("",)  # the answers of a question that its text does not answer
+_NOTHING = ("",)  # the expected answers of an unanswerable question
 
-Answers = Mapping[str, Sequence[str]]  # of each question, by id
+Answers = Mapping[str, Sequence[str]]  # expected answers by question id
 
 
 def normalize(answer: str) -> str:
@@ -20,35 +20,35 @@ def normalize(answer: str) -> str:
 
 
 def exact_match(predicted: str, answers: Sequence[str]) -> float:
-    """1 if a prediction is one of the answers once both are normalized, else 0."""
+    """Return 1 if a prediction equals one of the answers once both are normalized, else 0."""
     return float(any(normalize(predicted) == normalize(answer) for answer in answers))
 
 
 def answer_f1(predicted: str, answers: Sequence[str]) -> float:
-    """The highest F1 of a prediction's words with those of an answer; 0 without answers."""
+    """Compute the highest F1 between the words of a prediction and of an answer; 0 without answers."""
     return max((_word_f1(predicted, answer) for answer in answers), default=0.0)
 
 
 def squad_figures(answers: Answers, predictions: Mapping[str, str]) -> dict[str, float]:
-    """SQuAD 1.1's `exact_match` and `f1`. Raises ValueError if the ids of predictions and questions differ."""
+    """Compute SQuAD 1.1's `exact_match` and `f1`. Raises ValueError if the ids of predictions and questions differ."""
     _require_same(answers, predictions)
-    exact = [exact_match(predictions[i], found) for i, found in answers.items()]
-    overlap = [answer_f1(predictions[i], found) for i, found in answers.items()]
+    exact = [exact_match(predictions[i], texts) for i, texts in answers.items()]
+    overlap = [answer_f1(predictions[i], texts) for i, texts in answers.items()]
     return {"exact_match": 100.0 * sum(exact) / len(exact), "f1": 100.0 * sum(overlap) / len(overlap)}
 
 
 def squad2_figures(
     answers: Answers, predictions: Mapping[str, str], no_answer: Mapping[str, float] | None = None
 ) -> dict[str, float]:
-    """SQuAD 2.0's figures, under the official names; "" predicts that a question has no answer.
+    """Compute SQuAD 2.0's figures, under the official names; "" predicts that a question has no answer.
 
-    `exact`, `f1`, `total`, and the same for questions with (`HasAns_`) and without (`NoAns_`) an answer. `no_answer` is
-    a score per question, higher if an answer is less likely; with it there are also `best_exact` and `best_f1`, and
-    the thresholds above which "" is predicted to reach them. Raises ValueError as `squad_figures` does.
+    These are `exact`, `f1`, `total`, and the same over questions with (`HasAns_`) and without (`NoAns_`) an answer.
+    `no_answer` scores how unlikely an answer is, per question; it adds `best_exact` and `best_f1`, and the thresholds
+    above which "" must be predicted to reach them. Raises ValueError as `squad_figures` does.
     """
     _require_same(answers, predictions)
     expected = {i: [text for text in texts if normalize(text)] or _NOTHING for i, texts in answers.items()}
-    answered = {i: bool(texts) for i, texts in answers.items()}  # also if all normalize to nothing, as "the" does
+    answered = {i: bool(texts) for i, texts in answers.items()}  # even if all normalize to "", like "the"
     scores = {
         "exact": {i: exact_match(predictions[i], texts) for i, texts in expected.items()},
         "f1": {i: _squad2_f1(predictions[i], texts) for i, texts in expected.items()},
@@ -77,7 +77,7 @@ def _word_f1(predicted: str, answer: str) -> float:
 
 
 def _squad2_f1(predicted: str, answers: Sequence[str]) -> float:
-    """Like `answer_f1`; if a side has no words, 1 if neither has."""
+    """Like `answer_f1`, but 1 if prediction and answer both have no words."""
     empty = [float(not normalize(predicted)) for answer in answers if not normalize(answer)]
     return max([answer_f1(predicted, answers), *empty])
 
@@ -88,11 +88,11 @@ def _best_threshold(
     answered: Mapping[str, bool],
     no_answer: Mapping[str, float],
 ) -> tuple[float, float]:
-    """The best mean score, in per cent, of answering only the questions up to a threshold, and the threshold."""
-    score = best = float(sum(not has for has in answered.values()))  # of answering none
+    """Find the threshold up to which questions should be answered: (best mean score in per cent, threshold)."""
+    score = best = float(sum(not has for has in answered.values()))  # if no question is answered
     threshold = 0.0
     for i in sorted(no_answer, key=lambda i: no_answer[i]):
-        # The gain of answering this question too: its score, or minus the point for a right "".
+        # Answering this question too gains its score, or loses the point for a right "".
         score += scores[i] if answered[i] else -float(bool(predictions[i]))
         if score > best:
             best, threshold = score, no_answer[i]
@@ -106,5 +106,5 @@ def _require_same(answers: Answers, predictions: Mapping[str, object]) -> None:
     if missing or unknown:
         example = min(missing or unknown)
         raise ValueError(
-            f"{len(missing)} questions have no prediction and {len(unknown)} predictions no question, as {example!r}"
+            f"{len(missing)} questions have no prediction, and {len(unknown)} predictions no question: {example!r}"
         )
