@@ -92,7 +92,11 @@ USES = (
     ("fill-mask", ["the [MASK]"], "it has no MLM head and cannot fill masks"),
     ("evaluate", ["the museum"], "it has no MLM head and cannot score texts"),
     ("fill-mask", ["the museum", "--correct"], "it has no MLM head and cannot correct texts"),
-    ("embed", ["texts.txt", "--output", "out.npy", "--pooling", "pooler"], "pooling=pooler: it has no pooler"),
+    (
+        "embed",
+        ["texts.txt", "--output", "out.npy", "--pooling", "pooler"],
+        "pooling=pooler: the model has no trained pooler",
+    ),
 )
 
 
@@ -114,7 +118,7 @@ def test_import_remembers_heads_that_the_source_lacks(bare: Path, capsys: pytest
     assert "never trained, so random: " in capsys.readouterr().out
     words = ["--to", "sentence-transformers", "--pooling", "pooler", "--output", "vectors"]
     assert main(["export", "run", *words]) == 1
-    assert "pooling=pooler: it has no pooler" in capsys.readouterr().err
+    assert "pooling=pooler: the model has no trained pooler" in capsys.readouterr().err
 
 
 def test_import_of_a_whole_model_has_no_untrained_heads(home: Path) -> None:

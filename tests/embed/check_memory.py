@@ -1,4 +1,4 @@
-"""Embed few and then ten times as many texts, each in a process of its own, and compare what memory they took.
+"""Embed few and then ten times as many texts, each in a separate process, and compare their peak memory.
 
 python tests/embed/check_memory.py          # some minutes; exit code 1 if memory grew with the number of texts
 """
@@ -17,7 +17,7 @@ FEW, TIMES, LIMIT = 20_000, 10, 1.25
 
 
 def embed(count: int) -> None:
-    """Embed `count` lines by a tiny model, and print the most memory that was held, in MiB."""
+    """Embed `count` lines with a tiny model, and print the peak memory in MiB."""
     from exported_models import trained_model
 
     from bertjax.__main__ import main
@@ -34,13 +34,13 @@ def embed(count: int) -> None:
 
 
 def compare() -> int:
-    """Run both; 1 if the larger took more than `LIMIT` times as much memory."""
-    held = []
+    """Run both sizes; returns 1 if the larger takes more than `LIMIT` times as much memory."""
+    peaks = []
     for count in (FEW, FEW * TIMES):
         ended = subprocess.run([sys.executable, __file__, str(count)], capture_output=True, text=True, check=True)
-        held.append(int(ended.stdout.split()[-1]))
-        print(f"{count:,} texts: {held[-1]:,} MiB at most;", ended.stdout.splitlines()[1])
-    return int(held[1] > LIMIT * held[0])
+        peaks.append(int(ended.stdout.split()[-1]))
+        print(f"{count:,} texts: {peaks[-1]:,} MiB at most;", ended.stdout.splitlines()[1])
+    return int(peaks[1] > LIMIT * peaks[0])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`bertjax embed` from every kind of file to every kind of file, and what it refuses."""
+"""`bertjax embed` with every input and output format, and bad arguments."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def embed(run: Path | str, *arguments: object) -> int:
     return main(["embed", str(run), *map(str, arguments)])
 
 
-def written(tmp_path: Path, name: str) -> Path:
-    """The texts in a file of this kind."""
+def write_texts(tmp_path: Path, name: str) -> Path:
+    """Write the texts to a file in the format of its suffix."""
     path = tmp_path / name
     if name.endswith(".parquet"):
         pa = pytest.importorskip("pyarrow")
@@ -54,14 +54,14 @@ def written(tmp_path: Path, name: str) -> Path:
 
 
 @pytest.mark.parametrize("name", ["texts.txt", "texts.jsonl.gz", "texts.parquet"])
-def test_texts_of_every_kind_of_file_in_their_order(run, vectors, tmp_path, capsys, name):
+def test_embed_reads_every_file_format_in_order(run, vectors, tmp_path, capsys, name):
     field = () if name == "texts.txt" else ("--field", "abstract")
-    assert embed(run, written(tmp_path, name), "--output", tmp_path / "out.npy", *field) == 0
-    found = np.load(tmp_path / "out.npy")
-    assert found.dtype == np.float32 and np.array_equal(found, vectors)
-    said = capsys.readouterr()
-    assert "5 texts with " in said.out and "32 dims, pooling mean" in said.out
-    assert "1 of 5 texts have no token" in said.out and "tokens/s" in said.out
+    assert embed(run, write_texts(tmp_path, name), "--output", tmp_path / "out.npy", *field) == 0
+    result = np.load(tmp_path / "out.npy")
+    assert result.dtype == np.float32 and np.array_equal(result, vectors)
+    output = capsys.readouterr()
+    assert "5 texts with " in output.out and "32 dims, pooling mean" in output.out
+    assert "1 of 5 texts have no token" in output.out and "tokens/s" in output.out
 
 
 @pytest.mark.parametrize(
@@ -87,18 +87,18 @@ def test_embed_names_likely_column_of_table(run, tmp_path, capsys):
     assert not (tmp_path / "out.npy").exists()
 
 
-def test_several_files_are_one_after_the_other(run, vectors, tmp_path):
-    first = written(tmp_path, "texts.txt")
+def test_embed_concatenates_files(run, vectors, tmp_path):
+    first = write_texts(tmp_path, "texts.txt")
     (tmp_path / "more.txt").write_text("the museum opened")
     assert embed(run, tmp_path / "more.txt", first, "--output", tmp_path / "out.npy", "--normalize") == 0
-    found = np.load(tmp_path / "out.npy")
-    wanted = np.concatenate([vectors[:1], vectors])
-    np.testing.assert_allclose(found, wanted / np.linalg.norm(wanted, axis=1, keepdims=True), rtol=1e-5, atol=1e-6)
+    result = np.load(tmp_path / "out.npy")
+    expected = np.concatenate([vectors[:1], vectors])
+    np.testing.assert_allclose(result, expected / np.linalg.norm(expected, axis=1, keepdims=True), rtol=1e-5, atol=1e-6)
 
 
-def test_json_lines_and_parquet_hold_the_same_numbers(run, vectors, tmp_path):
+def test_jsonl_and_parquet_have_the_same_vectors(run, vectors, tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
-    texts = written(tmp_path, "texts.txt")
+    texts = write_texts(tmp_path, "texts.txt")
     for name in ("out.jsonl", "out.parquet"):
         assert embed(run, texts, "--output", tmp_path / name) == 0
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
@@ -107,24 +107,24 @@ def test_json_lines_and_parquet_hold_the_same_numbers(run, vectors, tmp_path):
     assert np.array_equal(np.array(table["vector"].to_pylist(), np.float32), vectors)
 
 
-def test_matrices_with_their_tokens(run, tmp_path, capsys):
+def test_embed_writes_matrices_with_tokens(run, tmp_path, capsys):
     parquet = pytest.importorskip("pyarrow.parquet")
     model = bertjax.load(run)
-    wanted = model.encode(TEXTS, pooling="none", layer=1, long="split", max_length=16)
+    expected = model.encode(TEXTS, pooling="none", layer=1, long="split", max_length=16)
     ids = [list(part) for part in model.tokenizer.encode_sentences(TEXTS)]
     names = [
         [model.tokenizer.tokens[i] for i in (model.tokenizer.cls_id, *part, model.tokenizer.sep_id)] for part in ids
     ]
     options = ("--pooling", "none", "--layer", "1", "--long", "split", "--max-length", "16")
-    texts = written(tmp_path, "texts.txt")
+    texts = write_texts(tmp_path, "texts.txt")
     for suffix in ("npy", "jsonl", "parquet"):
         assert embed(run, texts, "--output", tmp_path / f"out.{suffix}", *options) == 0
         assert "1 of 5 texts were longer than 16 tokens and became " in capsys.readouterr().out
     rows, offsets = np.load(tmp_path / "out.npy"), np.load(tmp_path / "out.offsets.npy")
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     table = parquet.read_table(tmp_path / "out.parquet").to_pylist()
-    assert offsets.tolist() == np.cumsum([0, *map(len, wanted)]).tolist()
-    for number, matrix in enumerate(wanted):
+    assert offsets.tolist() == np.cumsum([0, *map(len, expected)]).tolist()
+    for number, matrix in enumerate(expected):
         assert np.array_equal(rows[offsets[number] : offsets[number + 1]], matrix)
         for line in (lines[number], table[number]):
             assert line["tokens"] == names[number]
@@ -135,7 +135,7 @@ def test_matrices_with_their_tokens(run, tmp_path, capsys):
 
 @pytest.fixture
 def piped() -> Iterator[Callable[[bytes], None]]:
-    """Puts bytes into a pipe that is this process's standard input."""
+    """Connect a pipe to this process's standard input; returns a function that writes bytes to it."""
     before, (read, write) = os.dup(0), os.pipe()
     os.dup2(read, 0)
 
@@ -149,8 +149,8 @@ def piped() -> Iterator[Callable[[bytes], None]]:
 
 
 @pytest.mark.parametrize("field", [None, "abstract"])
-def test_standard_input(run, vectors, tmp_path, capsys, piped, field):
-    piped(written(tmp_path, "texts.jsonl" if field else "texts.txt").read_bytes())
+def test_embed_reads_standard_input(run, vectors, tmp_path, capsys, piped, field):
+    piped(write_texts(tmp_path, "texts.jsonl" if field else "texts.txt").read_bytes())
     assert embed(run, "--output", tmp_path / "out.npy", *(["--field", field] if field else [])) == 0
     assert np.array_equal(np.load(tmp_path / "out.npy"), vectors)
     assert "5 texts with " in capsys.readouterr().out
@@ -165,7 +165,7 @@ def test_standard_input(run, vectors, tmp_path, capsys, piped, field):
             "--output out.csv: unsupported format '.csv'; use .npy, .jsonl, .parquet",
         ),
         ("texts.txt", ["--output", "nowhere/out.npy"], "there is no directory nowhere"),
-        ("texts.txt", ["--output", "s3://bucket/out.npy"], "are written to a file of this machine"),
+        ("texts.txt", ["--output", "s3://bucket/out.npy"], "are written to a local file"),
         (
             "texts.txt",
             ["--output", "out.npy", "--field", "abstract"],
@@ -184,7 +184,7 @@ def test_standard_input(run, vectors, tmp_path, capsys, piped, field):
 )
 def test_bad_arguments_are_rejected_before_writing(run, tmp_path, capsys, monkeypatch, texts, arguments, message):
     monkeypatch.chdir(tmp_path)
-    written(tmp_path, "texts.txt"), written(tmp_path, "texts.jsonl")
+    write_texts(tmp_path, "texts.txt"), write_texts(tmp_path, "texts.jsonl")
     (tmp_path / "out.npy").write_bytes(b"from before")
     before = sorted(path.name for path in tmp_path.iterdir())
     assert embed(run, texts, *arguments, "--overwrite") == 1
@@ -194,11 +194,11 @@ def test_bad_arguments_are_rejected_before_writing(run, tmp_path, capsys, monkey
 
 
 def test_embed_rejects_bad_lines_before_encoding(run, tmp_path, capsys):
-    path = written(tmp_path, "texts.jsonl")
+    path = write_texts(tmp_path, "texts.jsonl")
     path.write_text(path.read_text() + '{"abstract": 7}\n')
     assert embed(run, path, "--output", tmp_path / "out.npy", "--field", "abstract") == 1
-    said = capsys.readouterr()
-    assert "texts.jsonl, line 6: field `abstract` is int, not a string" in said.err and not said.out
+    output = capsys.readouterr()
+    assert "texts.jsonl, line 6: field `abstract` is int, not a string" in output.err and not output.out
     assert not (tmp_path / "out.npy").exists()
 
 
@@ -208,7 +208,7 @@ def test_interruption_leaves_no_output(run, tmp_path, capsys, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(texts_module, "read_texts", interrupted)
-    assert embed(run, written(tmp_path, "texts.txt"), "--output", tmp_path / "out.npy") == 130
+    assert embed(run, write_texts(tmp_path, "texts.txt"), "--output", tmp_path / "out.npy") == 130
     assert "interrupted; nothing was written; run the same command again to start over" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["texts.txt"]
 

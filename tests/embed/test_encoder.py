@@ -1,4 +1,4 @@
-"""Vectors equal those that transformers' forward gives with the same pooling, whatever the layer, length and device."""
+"""Vectors match transformers' forward pass with the same pooling, for every layer, length and device."""
 
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ from bertjax.embed import encoder as encoder_module
 from bertjax.embed.encoder import Encoding, TextEncoder
 from bertjax.run.run_directory import TrainedModel
 
-LIMIT = 1e-5  # of the difference's norm, beside the reference's
+LIMIT = 1e-5  # norm of the difference relative to the reference
 TEXTS = [text for pair in PAIRS[:3] for text in pair] + ["", "a", "the museum of drawings. " * 3]
 LAYERS = ("last", 0, *(pytest.param(layer, marks=pytest.mark.long) for layer in (-4, "sum4")), "concat4")
-# Every pooling of the last layer; of the others one, for they are pooled by the same lines.
+# Every pooling of the last layer, but one of the others, which use the same code.
 POOLINGS = {"last": ("none", "mean", "cls", "max", "pooler"), -4: ("mean",)}
 
-LONG, PARTS = "the ab the cde " * 3, ["the ab the", "cde the ab", "the cde the", "ab the cde"]  # 6 pieces at most
+LONG, PARTS = (
+    "the ab the cde " * 3,
+    ["the ab the", "cde the ab", "the cde the", "ab the cde"],
+)  # parts of at most 6 pieces
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainedModel, Path]:
-    """A model of five random layers, and its export."""
+    """A model with five random layers, and its export."""
     folder = tmp_path_factory.mktemp("tiny")
     model = trained_model(folder / "run", num_hidden_layers=5)
     return model, export_huggingface(model, folder / "huggingface")
@@ -54,7 +57,7 @@ def their_network(folder: Path):
 
 
 def their_states(folder: Path, texts: list[str]) -> tuple[list[list[np.ndarray]], list[np.ndarray]]:
-    """By transformers, for each text: every layer's states [n, D], and the pooler's vector."""
+    """Compute (states [n, D] of every layer by text, pooler's vectors) with transformers."""
     torch, tokenizer, network = their_network(folder)
     inputs = tokenizer(texts, padding=True, return_tensors="pt")
     with torch.no_grad():
@@ -73,14 +76,14 @@ def their_tokens(states: list[np.ndarray], layer: int | str) -> np.ndarray:
 
 
 def ours(model: TrainedModel, texts: list[str], **options) -> list[np.ndarray]:
-    """On one device, few texts in one batch, so that little is compiled."""
+    """Encode on one device in a single batch, so that little is compiled."""
     encoding = Encoding(**{"batch_tokens": 1024} | options)
     return [embedding.vectors for embedding in TextEncoder(model, encoding, jax.devices()[:1]).encode(texts)]
 
 
-def assert_close(found: np.ndarray, wanted: np.ndarray) -> None:
-    assert found.shape == wanted.shape and found.dtype == np.float32
-    assert np.linalg.norm(found - wanted) <= LIMIT * np.linalg.norm(wanted)
+def assert_close(actual: np.ndarray, expected: np.ndarray) -> None:
+    assert actual.shape == expected.shape and actual.dtype == np.float32
+    assert np.linalg.norm(actual - expected) <= LIMIT * np.linalg.norm(expected)
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -89,7 +92,7 @@ def test_poolings_match_transformers(request: pytest.FixtureRequest, which: str,
     model, folder = request.getfixturevalue(which)
     states, pooled = their_states(folder, TEXTS)
     tokens = [their_tokens(states_of_text, layer) for states_of_text in states]
-    wanted = {
+    references = {
         "none": tokens,
         "cls": [t[0] for t in tokens],
         "mean": [t.mean(axis=0) for t in tokens],
@@ -97,8 +100,8 @@ def test_poolings_match_transformers(request: pytest.FixtureRequest, which: str,
         "pooler": pooled,
     }
     for pooling in POOLINGS.get(layer, ("none",)) if which == "tiny" else ("mean",):
-        for found, expected in zip(ours(model, TEXTS, pooling=pooling, layer=layer), wanted[pooling], strict=True):
-            assert_close(found, expected)
+        for vector, expected in zip(ours(model, TEXTS, pooling=pooling, layer=layer), references[pooling], strict=True):
+            assert_close(vector, expected)
 
 
 def test_normalized_vectors_have_length_one(tiny: tuple[TrainedModel, Path]) -> None:
@@ -121,13 +124,13 @@ def test_vectors_do_not_depend_on_batching(tiny: tuple[TrainedModel, Path]) -> N
     assert len(np.unique(np.round(vectors, 4), axis=0)) == len(texts)
 
 
-def test_a_batch_has_no_more_texts_than_batch_size(tiny: tuple[TrainedModel, Path]) -> None:
+def test_batch_size_limits_batches(tiny: tuple[TrainedModel, Path]) -> None:
     encoder = TextEncoder(tiny[0], Encoding(batch_tokens=1024, batch_size=3), jax.devices()[:1])
     batches: list[int] = []
     vectors = [embedding.vectors for embedding in encoder.encode(TEXTS, batches.append)]
     assert max(batches) == 2 and sum(batches) == len(TEXTS), "a power of two, as for tokens"
-    for found, expected in zip(vectors, ours(tiny[0], TEXTS), strict=True):
-        assert_close(found, expected)
+    for vector, expected in zip(vectors, ours(tiny[0], TEXTS), strict=True):
+        assert_close(vector, expected)
 
 
 def test_windows_are_in_order_and_few_shapes_are_compiled(
@@ -145,7 +148,7 @@ def test_windows_are_in_order_and_few_shapes_are_compiled(
     assert {length for _, length in shapes} == {16, 32} and len(shapes) <= 4
 
 
-def test_a_device_is_given_what_suits_it(tiny: tuple[TrainedModel, Path]) -> None:
+def test_default_batch_size_depends_on_device(tiny: tuple[TrainedModel, Path]) -> None:
     encoder = TextEncoder(tiny[0], Encoding(), jax.devices()[:1])
     assert {length * height for _, length, height in encoder._batches([64] * 64 + [10] * 128)} == {2048}
 
@@ -155,11 +158,11 @@ def test_long_model_pads_rows_to_their_texts(tmp_path: Path) -> None:
     data = replace(model.config.data, sequence_length=8192)
     model = replace(model, config=replace(model.config, data=data))
     encoder = TextEncoder(model, Encoding(), jax.devices()[:1])
-    made = [(len(rows), length) for rows, length, _ in encoder._batches([8192, 4097, 3000, 520, 513, 40])]
-    assert made == [(1, 8192), (1, 6144), (1, 3072), (2, 768), (1, 64)], "768 tokens twice, and no filler to 8,192"
+    batches = [(len(rows), length) for rows, length, _ in encoder._batches([8192, 4097, 3000, 520, 513, 40])]
+    assert batches == [(1, 8192), (1, 6144), (1, 3072), (2, 768), (1, 64)], "768 tokens twice, and no filler to 8,192"
 
 
-def test_a_long_text_is_truncated_and_counted(tiny: tuple[TrainedModel, Path]) -> None:
+def test_long_text_is_truncated_and_counted(tiny: tuple[TrainedModel, Path]) -> None:
     encoder = TextEncoder(tiny[0], Encoding(max_length=10), jax.devices()[:1])
     long, short = (embedding.vectors for embedding in encoder.encode(["the museum " * 10, "the museum " * 4]))
     assert_close(long, short)
@@ -169,7 +172,7 @@ def test_a_long_text_is_truncated_and_counted(tiny: tuple[TrainedModel, Path]) -
     assert line.startswith("1 of 2 texts were cut to 10 tokens: 12 of 28 tokens were left out")
 
 
-def test_a_long_text_is_split_where_words_begin(tiny: tuple[TrainedModel, Path]) -> None:
+def test_long_text_is_split_between_words(tiny: tuple[TrainedModel, Path]) -> None:
     model = tiny[0]
     states, _ = their_states(tiny[1], PARTS)
     rows = [states_of_part[-1] for states_of_part in states]
@@ -185,18 +188,18 @@ def test_a_long_text_is_split_where_words_begin(tiny: tuple[TrainedModel, Path])
 @pytest.mark.parametrize(
     "pooling", ["mean", *(pytest.param(pooling, marks=pytest.mark.long) for pooling in ("max", "pooler"))]
 )
-def test_the_parts_of_a_text_are_pooled_together(tiny: tuple[TrainedModel, Path], pooling: str) -> None:
+def test_parts_of_a_text_are_pooled_together(tiny: tuple[TrainedModel, Path], pooling: str) -> None:
     states, pooled = their_states(tiny[1], PARTS)
     rows = [states_of_part[-1] for states_of_part in states]
-    wanted = {
+    expected = {
         "mean": np.concatenate(rows).mean(axis=0),
         "max": np.concatenate(rows).max(axis=0),
         "pooler": np.mean(pooled, axis=0),
     }
-    assert_close(ours(tiny[0], [LONG], max_length=8, pooling=pooling, long="split")[0], wanted[pooling])
+    assert_close(ours(tiny[0], [LONG], max_length=8, pooling=pooling, long="split")[0], expected[pooling])
 
 
-def test_words_longer_than_a_row_are_cut(tiny: tuple[TrainedModel, Path]) -> None:
+def test_words_longer_than_a_row_are_split(tiny: tuple[TrainedModel, Path]) -> None:
     encoder = TextEncoder(tiny[0], Encoding(max_length=8, pooling="none", long="split"), jax.devices()[:1])
     ((matrix, ids),) = encoder.encode(["abcdefghijklmnop"])
     assert len(matrix) == len(ids) == 18
@@ -204,7 +207,7 @@ def test_words_longer_than_a_row_are_cut(tiny: tuple[TrainedModel, Path]) -> Non
 
 
 @pytest.mark.long
-def test_bfloat16_is_near(tiny: tuple[TrainedModel, Path]) -> None:
+def test_bfloat16_is_close_to_float32(tiny: tuple[TrainedModel, Path]) -> None:
     exact, near = np.stack(ours(tiny[0], TEXTS)), np.stack(ours(tiny[0], TEXTS, dtype="bfloat16"))
     assert 1e-4 < np.linalg.norm(near - exact) / np.linalg.norm(exact) < 0.1
 
@@ -226,12 +229,12 @@ def test_bfloat16_is_near(tiny: tuple[TrainedModel, Path]) -> None:
         ({"dtype": "float16"}, "dtype='float16'"),
     ],
 )
-def test_what_the_model_does_not_have_is_refused(tiny: tuple[TrainedModel, Path], options: dict, message: str) -> None:
+def test_unsupported_encodings_are_rejected(tiny: tuple[TrainedModel, Path], options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
         TextEncoder(tiny[0], Encoding(**options))
 
 
-def test_a_vector_that_is_not_finite_is_refused(tiny: tuple[TrainedModel, Path]) -> None:
+def test_vector_with_nan_is_rejected(tiny: tuple[TrainedModel, Path]) -> None:
     params = jax.tree.map(lambda x: x, tiny[0].params)
     word = params["encoder"]["embeddings"]["word"]
     (ids,) = tiny[0].tokenizer.encode_sentences(["museum"])
@@ -240,6 +243,6 @@ def test_a_vector_that_is_not_finite_is_refused(tiny: tuple[TrainedModel, Path])
         ours(replace(tiny[0], params=params), [TEXTS[1], TEXTS[2], "museum", *TEXTS[3:]])
 
 
-def test_two_layers_have_no_last_four(tmp_path: Path) -> None:
+def test_sum4_requires_four_layers(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="layer=sum4: needs at least 4 layers, and the model has 2"):
         TextEncoder(trained_model(tmp_path), Encoding(layer="sum4"))

@@ -1,4 +1,4 @@
-"""The model as an object: three lines to a first result, what it gives, what it warns of and what it refuses."""
+"""The loaded model as an object: results, warnings and errors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def model(folder: Path) -> LoadedModel:
     return bertjax.load(f"hf:{folder}")
 
 
-def test_a_text_or_file_alone_is_a_list_of_it(folder: Path, tmp_path: Path) -> None:
+def test_single_text_or_file_counts_as_list(folder: Path, tmp_path: Path) -> None:
     texts, model = tmp_path / "texts.txt", f"hf:{folder}"
     texts.write_text("the museum\nopened\n")
     assert bertjax.tokenize(model, "the museum") == bertjax.tokenize(model, ["the museum"])
@@ -45,20 +45,20 @@ def test_a_text_or_file_alone_is_a_list_of_it(folder: Path, tmp_path: Path) -> N
     assert best.text == "opened"
     (words,) = bertjax.load(model).examine("the museum")
     assert len(words.words) == 2 and len(bertjax.load(model).score("the museum")) == 1
-    given = dict.fromkeys(("text", "labels", "from_text", "positives"), ("review",))
-    options = bertjax.FinetuneOptions(**dict.fromkeys(given, "review"), dims=(8,))
-    assert make_request("classification", model, options).task == given | {"dims": (8,)}
+    expected = dict.fromkeys(("text", "labels", "from_text", "positives"), ("review",))
+    options = bertjax.FinetuneOptions(**dict.fromkeys(expected, "review"), dims=(8,))
+    assert make_request("classification", model, options).task == expected | {"dims": (8,)}
 
 
 def test_importing_bertjax_imports_nothing_heavy() -> None:
     code = (
         "import bertjax, sys; print([name for name in ('jax', 'numpy', 'flax', 'tokenizers') if name in sys.modules])"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ended.stdout == "[]\n"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout == "[]\n"
 
 
-def test_one_text_is_a_vector_and_a_list_a_matrix(model: LoadedModel) -> None:
+def test_encode_gives_vector_for_text_matrix_for_list(model: LoadedModel) -> None:
     both = model.encode(["the museum", "of drawings"])
     one = model.encode("of drawings")
     assert both.shape == (2, 32) and one.shape == (32,) and one.dtype == np.float32
@@ -70,7 +70,7 @@ def test_one_text_is_a_vector_and_a_list_a_matrix(model: LoadedModel) -> None:
     assert "<BERT of 2 layers, width 32" in repr(model) and model.config.hidden_size == 32
 
 
-def test_truncation_is_warned_of_and_counted(model: LoadedModel) -> None:
+def test_truncation_warns_and_is_counted(model: LoadedModel) -> None:
     with pytest.warns(UserWarning, match="1 of 2 texts were cut to 8 tokens: 2 of 9 tokens"):
         model.encode(["the museum of " * 2 + "the drawings", "the"], max_length=8)
     assert (model.counts.truncated, model.counts.tokens_cut) == (1, 2)
@@ -80,7 +80,7 @@ def test_truncation_is_warned_of_and_counted(model: LoadedModel) -> None:
     assert (model.counts.examples, model.counts.truncated, model.counts.windowed, model.counts.windows) == (2, 0, 1, 2)
 
 
-def test_masks_are_filled(model: LoadedModel) -> None:
+def test_fill_mask_gives_sorted_guesses(model: LoadedModel) -> None:
     (guesses,) = model.fill_mask("the [MASK] opened", top=3)
     assert len(guesses) == 3 and guesses == sorted(guesses, key=lambda guess: -guess.probability)
     texts = ["the [MASK] opened", ("a [MASK]", "b [MASK]")]
@@ -89,7 +89,7 @@ def test_masks_are_filled(model: LoadedModel) -> None:
         model.fill_mask("the")
 
 
-def test_texts_are_corrected(model: LoadedModel) -> None:
+def test_correct_follows_threshold(model: LoadedModel) -> None:
     ((word,),) = [one.words for one in examine(model._model, ["museum"], top=2)]
     (best, _) = word.proposals
     assert model.correct("museum", best.log_ratio - 1, top=2) == Correction(best.text, (word,))
@@ -112,22 +112,22 @@ def test_fill_mask_rejects_fine_tuned_models(tmp_path: Path) -> None:
             LoadedModel(model, ("MLM head",)).fill_mask("the [MASK]")
 
 
-def test_what_was_never_trained_is_not_used(model: LoadedModel, folder: Path, tmp_path: Path) -> None:
+def test_untrained_modules_are_not_used(model: LoadedModel, folder: Path, tmp_path: Path) -> None:
     bare = export_sentence_transformers(model._model, tmp_path / "bare")
     with pytest.raises(ValueError, match="it has no MLM head and cannot fill masks"):
         bertjax.load(f"hf:{bare}").fill_mask("the [MASK]")
     with pytest.raises(ValueError, match="it has no MLM head and cannot correct texts"):
         bertjax.load(f"hf:{bare}").correct("the")
     tensors = safetensors.numpy.load_file(bare / WEIGHTS_FILE)
-    kept = {name: x for name, x in tensors.items() if not name.startswith("pooler")}
-    safetensors.numpy.save_file(kept, bare / WEIGHTS_FILE)
+    without_pooler = {name: x for name, x in tensors.items() if not name.startswith("pooler")}
+    safetensors.numpy.save_file(without_pooler, bare / WEIGHTS_FILE)
     headless = bertjax.load(f"hf:{bare}")
-    with pytest.raises(ValueError, match="pooling=pooler: it has no pooler"):
+    with pytest.raises(ValueError, match="pooling=pooler: the model has no trained pooler"):
         headless.encode("the", pooling="pooler")
     np.testing.assert_array_equal(headless.encode("the"), model.encode("the"))
 
 
-def test_what_is_no_model_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_load_rejects_other_folders(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"for a folder of Hugging Face's layout write hf:{folder}"):
         bertjax.load(folder)
     with pytest.raises(ValueError, match="no checkpoint there"):
@@ -146,7 +146,7 @@ def test_what_is_no_model_is_refused(folder: Path, tmp_path: Path) -> None:
         (np.ones((2, 2)), r"^text 1: array\(\[1., 1.\]\) is ndarray; give"),
     ],
 )
-def test_what_is_no_text_is_refused_by_its_number(model: LoadedModel, texts: object, message: str) -> None:
+def test_encode_rejects_non_texts_by_number(model: LoadedModel, texts: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         model.encode(texts)
 
@@ -159,12 +159,12 @@ def test_what_is_no_text_is_refused_by_its_number(model: LoadedModel, texts: obj
         (None, r"^texts=None is NoneType; give a text, or a list"),
     ],
 )
-def test_masks_of_what_is_no_text_are_refused(model: LoadedModel, texts: object, message: str) -> None:
+def test_fill_mask_rejects_non_texts(model: LoadedModel, texts: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         model.fill_mask(texts)
 
 
-def test_texts_may_come_from_a_generator_or_an_array(model: LoadedModel) -> None:
+def test_encode_accepts_generators_and_arrays(model: LoadedModel) -> None:
     texts = ["the museum", "of drawings"]
     expected = model.encode(texts)
     np.testing.assert_array_equal(model.encode(text for text in texts), expected)

@@ -1,4 +1,4 @@
-"""Texts of 8,192 tokens get the vectors of transformers, and the same beside any others."""
+"""Vectors of texts with 8,192 tokens match transformers in any batch."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def test_long_vectors_match_transformers(family: str, tmp_path: Path) -> None:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     base = FAMILIES[family].presets["base"]
     pattern = {name: getattr(base, name) for name in PATTERN}
-    pattern |= {"random_blocks_seed": -1} if base.attention_block else {}  # those of transformers' evaluation
+    pattern |= {"random_blocks_seed": -1} if base.attention_block else {}  # transformers' blocks in evaluation
     model = family_model(tmp_path / "run", family, max_position_embeddings=LENGTH, **pattern)
     model = replace(model, config=replace(model.config, data=replace(model.config.data, sequence_length=LENGTH)))
     words = " ".join(TEXTS[:-3]).split()
     draw = np.random.default_rng(0)
     texts = [" ".join(draw.choice(words, count)) for count in (9000, 1500, 700, 660, 500, 20)]
     encoder = TextEncoder(model, Encoding(), jax.devices()[:1])
-    found = [embedding.vectors for embedding in encoder.encode(texts)]
+    vectors = [embedding.vectors for embedding in encoder.encode(texts)]
     folder = export_huggingface(model, tmp_path / "out")
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     network = transformers.AutoModel.from_pretrained(folder).eval()
     lengths = []
-    for text, vector in zip(texts, found, strict=True):
+    for text, vector in zip(texts, vectors, strict=True):
         inputs = tokenizer(text, truncation=True, return_tensors="pt")
         lengths.append(inputs["input_ids"].shape[1])
         with torch.no_grad():

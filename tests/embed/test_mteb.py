@@ -1,4 +1,4 @@
-"""mteb evaluates a loaded model on tasks made here, as it would on its own."""
+"""mteb evaluates a loaded model on a made-up task."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def test_prompts_and_batches_reach_the_encoder(model: LoadedModel) -> None:
     encoder = model.as_mteb("lab/tiny", {"query": "the "}, pooling="cls")
     batches = [{"text": ["ab", "museum"]}, {"text": ["cde"]}]
     plain = model.encode(["ab", "museum", "cde"], pooling="cls")
-    asked = model.encode(["the ab", "the museum", "the cde"], pooling="cls")
+    prompted = model.encode(["the ab", "the museum", "the cde"], pooling="cls")
     assert np.array_equal(encoder.encode(batches, prompt_type="document", hf_split="test"), plain)
-    assert np.array_equal(encoder.encode(batches, prompt_type="query", batch_size=2), asked)
+    assert np.array_equal(encoder.encode(batches, prompt_type="query", batch_size=2), prompted)
     with pytest.raises(ValueError, match="pooling='none': mteb compares one vector per text"):
         model.as_mteb(pooling="none")
     with pytest.raises(ValueError, match="'passage' is not a type of text; use query and document"):
@@ -63,8 +63,8 @@ def test_mteb_evaluates_a_model(model: LoadedModel, tmp_path: Path) -> None:
 
     encoder = model.as_mteb("lab/tiny", normalize=True)
     assert isinstance(encoder, EncoderProtocol)
-    found = mteb.evaluate(encoder, [Local()], cache=mteb.ResultCache(tmp_path))
+    result = mteb.evaluate(encoder, [Local()], cache=mteb.ResultCache(tmp_path))
     first, second, score = zip(*PAIRS, strict=True)
     ours = (model.encode(first, normalize=True) * model.encode(second, normalize=True)).sum(1)
-    assert found.model_name == "lab/tiny"
-    assert found.task_results[0].get_score() == pytest.approx(spearman(ours, np.array(score)), abs=1e-6)
+    assert result.model_name == "lab/tiny"
+    assert result.task_results[0].get_score() == pytest.approx(spearman(ours, np.array(score)), abs=1e-6)

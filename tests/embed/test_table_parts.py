@@ -1,4 +1,4 @@
-"""Tables with the columns of a model: every row once, whatever is killed, on any number of hosts."""
+"""Tables annotated with a model's columns have every row once, despite killed hosts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ table_parts.annotate_tables(sys.argv[2:], ["text"], __import__("pathlib").Path(s
 
 @pytest.fixture
 def tables(tmp_path: Path) -> list[str]:
-    """A Parquet file of nine row groups, and a file of JSON lines."""
+    """A Parquet file with nine row groups, and a JSON Lines file."""
     parquet.write_table(pa.Table.from_pylist(ROWS[:45]), tmp_path / "a.parquet", row_group_size=5)
     (tmp_path / "b.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in ROWS[45:]))
     return [str(tmp_path / "a.parquet"), str(tmp_path / "b.jsonl")]
@@ -51,29 +51,29 @@ def rows_in(folder: Path) -> list[dict]:
 
 
 @pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.long)])
-def test_every_row_is_once_in_the_parts_of_killed_hosts(tables: list[str], tmp_path: Path, kills: int) -> None:
+def test_killed_hosts_write_every_row_once(tables: list[str], tmp_path: Path, kills: int) -> None:
     folder, log, draw = tmp_path / "out", tmp_path / "log", random.Random(0)
     (tmp_path / "host.py").write_text(HOST)
     command = [sys.executable, str(tmp_path / "host.py"), str(folder), *tables]
-    made = 0
+    parts_written = 0
     for _ in range(kills):
         hosts = [start(command, log) for _ in range(2)]
-        deadline, least = time.monotonic() + 60, made + (4 if kills == 1 else 1)
+        deadline, least = time.monotonic() + 60, parts_written + (4 if kills == 1 else 1)
         while len(list(folder.glob("*.parquet"))) < least and time.monotonic() < deadline:
             time.sleep(0.005)
         time.sleep(draw.random() / 20)
         for host in hosts:
             host.kill()
             host.wait()
-        made = len(list(folder.glob("*.parquet")))
+        parts_written = len(list(folder.glob("*.parquet")))
     for host in [start(command, log) for _ in range(2)]:
         assert host.wait() == 0, log.read_text()
-    found = rows_in(folder)
-    assert 4 <= made < len(list(folder.glob("*.parquet"))) and len(rows_in(folder)) == 90
-    assert found == [{**row, "size": len(row["text"])} for row in ROWS]
+    rows = rows_in(folder)
+    assert 4 <= parts_written < len(list(folder.glob("*.parquet"))) and len(rows_in(folder)) == 90
+    assert rows == [{**row, "size": len(row["text"])} for row in ROWS]
 
 
-def test_other_jobs_and_tables_are_refused(tables: list[str], tmp_path: Path) -> None:
+def test_annotate_tables_rejects_other_jobs_and_tables(tables: list[str], tmp_path: Path) -> None:
     def run(files: list[str] = tables, columns: tuple[str, ...] = ("text",), name: str = "out", **job: object) -> None:
         annotate_tables(files, columns, tmp_path / name, job, lambda rows: {"id": [0] * len(rows)}, "test")
 
@@ -92,8 +92,8 @@ def test_other_jobs_and_tables_are_refused(tables: list[str], tmp_path: Path) ->
         run(name=".")
 
 
-def test_parts_are_one_table_with_the_columns_of_all_rows(tmp_path: Path, monkeypatch) -> None:
-    """Each line is a part: fields begin late, are null, are empty, are integers or not, and differ in type."""
+def test_parts_share_the_columns_of_all_rows(tmp_path: Path, monkeypatch) -> None:
+    """Parts differ: fields are missing at first, null, empty, integers or floats, or differ in type."""
     rows = [
         {"id": 1, "note": None, "tags": [], "more": {"a": 1}, "mixed": 7},
         {"text": "one", "id": 2.5, "note": "n", "tags": ["x"], "more": {"a": 2, "b": "c"}, "mixed": "x"},
@@ -105,14 +105,14 @@ def test_parts_are_one_table_with_the_columns_of_all_rows(tmp_path: Path, monkey
     def sizes(texts: object) -> dict[str, list]:
         return {"size": [len(text) or None for (text,) in texts]}
 
-    wanted = [
+    expected = [
         {"text": None, "id": 1.0, "note": None, "tags": [], "more": {"a": 1, "b": None}, "mixed": "7", "late": None},
         {**rows[1], "late": None},
         {"text": "two", "id": None, "note": None, "tags": None, "more": None, "mixed": "[1]", "late": True},
     ]
-    wanted = [{**row, "size": size} for row, size in zip(wanted, (None, 3, 3), strict=True)]
+    expected = [{**row, "size": size} for row, size in zip(expected, (None, 3, 3), strict=True)]
     annotate_tables([str(path)], ["text"], tmp_path / "whole", {}, sizes, "test")
-    assert parquet.read_table(tmp_path / "whole").to_pylist() == wanted
+    assert parquet.read_table(tmp_path / "whole").to_pylist() == expected
 
     parts = [[rows[0], rows[1]], [rows[2]], [{"text": "a", "note": None}]]
     names = [tmp_path / f"{number}.jsonl" for number in range(3)]
@@ -120,15 +120,15 @@ def test_parts_are_one_table_with_the_columns_of_all_rows(tmp_path: Path, monkey
         name.write_text("".join(f"{json.dumps(row)}\n" for row in part))
     for _ in range(2):
         annotate_tables([*map(str, names)], ["text"], tmp_path / "parts", {}, sizes, "test")
-        found = parquet.read_table(tmp_path / "parts")
-        assert found.to_pylist()[:3] == wanted and len(list((tmp_path / "parts").glob("*.parquet"))) == 3
+        table = parquet.read_table(tmp_path / "parts")
+        assert table.to_pylist()[:3] == expected and len(list((tmp_path / "parts").glob("*.parquet"))) == 3
     types = [
-        {field.name: field.type for field in table.schema} for table in (found, parquet.read_table(tmp_path / "whole"))
+        {field.name: field.type for field in table.schema} for table in (table, parquet.read_table(tmp_path / "whole"))
     ]
     assert types[0] == types[1]
 
 
-def test_a_bad_row_is_named_by_its_file(tmp_path: Path) -> None:
+def test_bad_row_is_named_with_file(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"text": "one"}\n{"text": "two"}\n')
 
@@ -143,8 +143,8 @@ def test_a_bad_row_is_named_by_its_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.run
-def test_a_row_that_a_task_does_not_take_is_named(tmp_path: Path) -> None:
-    """Rows are predicted in the order of their lengths."""
+def test_row_that_task_rejects_is_named(tmp_path: Path) -> None:
+    """Errors name the right row, although rows are predicted in the order of their lengths."""
     path = tmp_path / "rows.jsonl"
 
     def predict(kind: str, rows: list[dict[str, str | None]]) -> list[int]:
@@ -159,27 +159,27 @@ def test_a_row_that_a_task_does_not_take_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match=r"rows\.jsonl: row 2: a text has a NUL character"):
         predict("span", [{"q": "what?", "text": "the museum opened"}, {"q": "what?", "text": "a\0"}])
-    with pytest.raises(ValueError, match=r"rows\.jsonl: row 2: 2 texts: a task of words takes one text"):
+    with pytest.raises(ValueError, match=r"rows\.jsonl: row 2: 2 texts: this task takes one text"):
         predict("tokens", [{"a": "the", "b": "museum"}, {"a": "the museum", "b": "opened"}])
     for kind in ("tokens", "token_regression"):
         assert predict(kind, [{"text": "the museum"}, {"text": None}, {"text": ""}]) == [2, 0, 0]
 
 
 @pytest.mark.run
-def test_predictions_and_vectors_stand_beside_the_rows(tables, tmp_path, monkeypatch, capsys) -> None:
+def test_tables_get_columns_of_predictions_and_vectors(tables, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(table_parts, "_SMALLEST", 2000)
     labels = ("bad", "fair", "good")
     tuned = write_run(fine_tuned_model(tmp_path / "tuned", "sequence", labels))
     assert main(["predict", str(tuned), "--files", *tables, "--output", str(tmp_path / "labels")]) == 0
     texts = [row["text"] for row in ROWS]
-    wanted = open_model(str(tuned)).predict(texts)
-    found = rows_in(tmp_path / "labels")
-    assert [row["id"] for row in found] == list(range(90))
-    assert [row["predicted_label"] for row in found] == [one.label for one in wanted]
+    expected = open_model(str(tuned)).predict(texts)
+    rows = rows_in(tmp_path / "labels")
+    assert [row["id"] for row in rows] == list(range(90))
+    assert [row["predicted_label"] for row in rows] == [one.label for one in expected]
     np.testing.assert_allclose(
-        [row["predicted_probability"] for row in found], [one.probability for one in wanted], atol=1e-6
+        [row["predicted_probability"] for row in rows], [one.probability for one in expected], atol=1e-6
     )
-    assert set(found[0]["predicted_probabilities"]) == set(labels)
+    assert set(rows[0]["predicted_probabilities"]) == set(labels)
     capsys.readouterr()
     run = write_run(trained_model(tmp_path / "run"))
     assert main(["embed", str(run), *tables, "--output", f"{tmp_path}/vectors/"]) == 0

@@ -1,4 +1,4 @@
-"""Rows of which each token tells whose it is."""
+"""Rows whose tokens identify their row."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import numpy as np
 from bertjax.finetune.encoding.rows import TaskRows
 
 
-def rows_of(lengths: list[int], spacing: int = 100, first_label: int = 0) -> TaskRows:
-    """Row i holds the tokens i * spacing, i * spacing + 1, ..., and the label i, counted from the first."""
+def numbered_rows(lengths: list[int], spacing: int = 100, first_label: int = 0) -> TaskRows:
+    """Make rows: row i has the tokens i * spacing, i * spacing + 1, ..., and the label `first_label` + i."""
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     ids = np.concatenate([spacing * number + np.arange(length) for number, length in enumerate(lengths)])
     tokens = {"input_ids": ids.astype(np.int32), "sequence_ids": np.ones(len(ids), np.int32)}

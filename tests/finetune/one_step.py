@@ -1,4 +1,4 @@
-"""What a small network of a kind of task makes of one batch, on a mesh of so many devices."""
+"""Outputs and gradient of a small network for one batch of a task, on a mesh of several devices."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class OneStep(NamedTuple):
 def one_step(
     kind: str, devices: int, batch: dict[str, np.ndarray], start: Start, labels: int = 0, microbatches: int = 1
 ) -> OneStep:
-    """Without dropout, from weights of a fixed seed."""
+    """Evaluate a batch and take the gradient of its loss, without dropout, with weights from a fixed seed."""
     mesh = make_mesh(MeshConfig(), jax.devices()[:devices])
     task, optimizer = KINDS[kind], optax.identity()
     config = task.headed(start.model, labels)
@@ -42,9 +42,9 @@ def one_step(
     objectives = (task.objective(TaskConfig(temperature=TEMPERATURE)),)
     params = drawn_params(config, 3)
     with jax.set_mesh(mesh):
-        placed = jax.device_put(params, blueprint.shardings.params)
-        outputs, sums = make_predict_step(blueprint, objectives, task.outputs)(placed, to_global(mesh, batch))
-        # A step of rate 1 without an update rule is the gradient.
+        device_params = jax.device_put(params, blueprint.shardings.params)
+        outputs, sums = make_predict_step(blueprint, objectives, task.outputs)(device_params, to_global(mesh, batch))
+        # A step with rate 1 and without an update rule subtracts the gradient.
         step = make_train_step(
             blueprint,
             objectives,
@@ -54,8 +54,8 @@ def one_step(
             grad_accum_steps=microbatches,
             dropout_seed=None,
         )
-        born = jax.jit(lambda params: new_state(params, optimizer), out_shardings=blueprint.shardings)(placed)
-        state, metrics = step(born, to_global(mesh, batch))
+        initial = jax.jit(lambda params: new_state(params, optimizer), out_shardings=blueprint.shardings)(device_params)
+        state, metrics = step(initial, to_global(mesh, batch))
         figures = {name: float(value) for name, value in averages(sums, sums, objectives).items()}
         assert figures[f"{kind}_loss"] == pytest.approx(float(metrics[f"{kind}_loss"]), rel=1e-6)
         after = jax.device_get(state.params)
@@ -64,7 +64,7 @@ def one_step(
 
 
 def require_equal_gradients(one: Params, other: Params, tolerance: float = 2e-5) -> None:
-    """By the norm of their difference, of the gradient's own."""
+    """Require that the difference has a norm below `tolerance` times the gradient's."""
     scale = float(optax.tree.norm(one))
     assert scale > 1e-3
     assert float(optax.tree.norm(optax.tree.sub(one, other))) < tolerance * scale

@@ -1,8 +1,8 @@
-"""A command of bertjax; its last line has how often each step, but the first, touched a page that was not there yet.
+"""Run a command of bertjax; the last line of its output has the page faults of each step except the first.
 
     python page_faults.py COMMAND...
 
-It has how many pages of the smallest kind a step's temporaries are, too: so often it is, if none is there.
+It also has the number of smallest pages in a step's temporaries, which is the number of faults if none is reused.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ at_steps: list[int] = []
 sizes: list[int] = []
 
 
-def counted(self: Temporaries) -> None:
+def count_faults(self: Temporaries) -> None:
     reuse(self)
     at_steps.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
     sizes.append(self._bytes)
 
 
 if __name__ == "__main__":
-    Temporaries.reuse = counted
+    Temporaries.reuse = count_faults
     assert main(sys.argv[1:]) == 0
     faults = [after - before for before, after in itertools.pairwise(at_steps)]
     print(json.dumps({"pages": sizes[-1] // resource.getpagesize(), "faults": faults}))

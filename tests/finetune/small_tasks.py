@@ -1,4 +1,4 @@
-"""A small random network, and tasks that it can learn: files as users have them."""
+"""A small random network, and files of tasks that it can learn."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WORDS = [*COLOURS, *BEASTS, "the", "a", "saw", "near", "is", "what", "colour", "
 
 
 def small_start(folder: Path, tokenizer: Tokenizer | None = None, **fields: Any) -> Start:
-    """A network over those words, as pretraining begins with; `fields` of its config that are to be others."""
+    """Make a randomly initialised network over these words; `fields` override its config."""
     tokenizer = tokenizer or WordPiece([*SPECIAL_TOKENS, *WORDS], TextRules(True, True))
     always = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "initializer_range": 0.1}
     model = trained_model(folder, tokenizer, **(always | fields)).config.model
@@ -37,12 +37,12 @@ def small_start(folder: Path, tokenizer: Tokenizer | None = None, **fields: Any)
 
 @functools.lru_cache(8)
 def drawn_params(model: ModelConfig, seed: int) -> Params:
-    """Fresh parameters, on the host."""
+    """Initialise parameters on the host."""
     return jax.device_get(jax.jit(lambda key: init_params(model, key))(jax.random.key(seed)))
 
 
 def sentences(count: int, seed: int) -> list[str]:
-    """Such as `the red cat saw a dog near the owl .`"""
+    """Draw sentences such as `the red cat saw a dog near the owl .`"""
     draw = np.random.default_rng(seed)
     return [
         f"the {draw.choice(COLOURS)} {draw.choice(BEASTS)} saw a {draw.choice(BEASTS)}"
@@ -53,7 +53,7 @@ def sentences(count: int, seed: int) -> list[str]:
 
 
 def write_classes(folder: Path, train: int = 96, dev: int = 32) -> Path:
-    """Which colour it is: train.tsv and dev.tsv with columns text and label."""
+    """Write train.tsv and dev.tsv with columns text and label; the label is the colour in the text."""
     folder.mkdir(parents=True, exist_ok=True)
     for number, (name, count) in enumerate({"train": train, "dev": dev}.items()):
         lines = [f"{text}\t{text.split()[1]}" for text in sentences(count, number)]
@@ -62,7 +62,7 @@ def write_classes(folder: Path, train: int = 96, dev: int = 32) -> Path:
 
 
 def write_pairs(folder: Path, train: int = 96, dev: int = 32) -> Path:
-    """Which colour it is in the second text: train.tsv and dev.tsv with columns text, text_b and label."""
+    """Write train.tsv and dev.tsv with columns text, text_b and label, the colour in the second text."""
     folder.mkdir(parents=True, exist_ok=True)
     for number, (name, count) in enumerate({"train": train, "dev": dev}.items()):
         texts = sentences(2 * count, number)
@@ -73,7 +73,7 @@ def write_pairs(folder: Path, train: int = 96, dev: int = 32) -> Path:
 
 
 def write_choices(folder: Path, train: int = 96, dev: int = 32) -> Path:
-    """Which end has the red beast: train.jsonl and dev.jsonl with text, text_b and label."""
+    """Write train.jsonl and dev.jsonl with text, text_b and label; the right end has the red beast."""
     folder.mkdir(parents=True, exist_ok=True)
     for number, (name, count) in enumerate({"train": train, "dev": dev}.items()):
         draw, lines = np.random.default_rng(number), []
@@ -86,36 +86,36 @@ def write_choices(folder: Path, train: int = 96, dev: int = 32) -> Path:
 
 
 def write_tags(folder: Path, train: int = 64, dev: int = 16) -> Path:
-    """What is a colour, what a beast: train.conll and dev.conll."""
+    """Write train.conll and dev.conll with parts of speech, which depend only on the word."""
     kinds = dict.fromkeys(COLOURS, "ADJ") | dict.fromkeys(BEASTS, "NOUN") | {"saw": "VERB", ".": "PUNCT"}
     folder.mkdir(parents=True, exist_ok=True)
     for number, (name, count) in enumerate({"train": train, "dev": dev}.items()):
-        told = [
+        blocks = [
             "\n".join(f"{word} {kinds.get(word, 'DET')}" for word in text.split()) for text in sentences(count, number)
         ]
-        (folder / f"{name}.conll").write_text("\n\n".join(told) + "\n")
+        (folder / f"{name}.conll").write_text("\n\n".join(blocks) + "\n")
     return folder
 
 
 def write_questions(folder: Path, train: int = 64, dev: int = 16) -> Path:
-    """What colour the first beast is: train-v1.1.json and dev-v1.1.json."""
+    """Write train-v1.1.json and dev-v1.1.json; questions ask for the colour of the first beast."""
     folder.mkdir(parents=True, exist_ok=True)
     for number, (name, count) in enumerate({"train": train, "dev": dev}.items()):
         paragraphs = []
         for place, text in enumerate(sentences(count, number)):
             colour, beast = text.split()[1:3]
             answer = {"text": colour, "answer_start": text.index(colour)}
-            asked = {"id": f"{name}{place}", "question": f"what colour is the {beast} ?", "answers": [answer]}
-            paragraphs.append({"context": text, "qas": [asked]})
+            qa = {"id": f"{name}{place}", "question": f"what colour is the {beast} ?", "answers": [answer]}
+            paragraphs.append({"context": text, "qas": [qa]})
         document = {"version": "1.1", "data": [{"title": "beasts", "paragraphs": paragraphs}]}
         (folder / f"{name}-v1.1.json").write_text(json.dumps(document))
     return folder
 
 
 def small_config(name: str, start: Start, data: Path, run_dir: Path, **task: object) -> FinetuneConfig:
-    """The recipe of a task with a rate that a small network learns by, on all devices, in rows of 32 tokens."""
-    found = make_task(TaskConfig(name=name))
-    config = config_for(name, found, start.origin, start.model, start.tokenizer)
+    """Make the recipe of a task with a learning rate for small networks, on all devices, in rows of 32 tokens."""
+    definition = make_task(TaskConfig(name=name))
+    config = config_for(name, definition, start.origin, start.model, start.tokenizer)
     return replace(
         config,
         run_dir=str(run_dir),
@@ -124,10 +124,10 @@ def small_config(name: str, start: Start, data: Path, run_dir: Path, **task: obj
         data=replace(config.data, sequence_length=32),
         optimizer=replace(config.optimizer, learning_rate=2e-3),
         training=replace(config.training, global_batch_size=16),
-        task=replace(config.task, data=str(data), **({"max_query": 16} if found.kind.may_abstain else {}), **task),
+        task=replace(config.task, data=str(data), **({"max_query": 16} if definition.kind.may_abstain else {}), **task),
     )
 
 
 def content_of(config: FinetuneConfig, start: Start) -> TaskContent:
-    """Its data."""
+    """Load the data of a task."""
     return load_task(config, start.tokenizer)

@@ -1,4 +1,4 @@
-"""One process of several that read a model of Hugging Face's layout to fine-tune it.
+"""One of several processes that read a model in Hugging Face's layout to fine-tune it.
 
 python start_on_hosts.py SOURCE PROCESS PROCESSES COORDINATOR
 """

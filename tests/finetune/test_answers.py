@@ -1,4 +1,4 @@
-"""Answers equal those of run_qa.py's rules, written here a second time, on every question of the real files."""
+"""Answers match an independent implementation of run_qa.py's rules on every question of real files."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ XQUAD, CS224N = ("xquad.en.json", False), ("cs224n-dev-v2.0.json.xz", True)
 
 
 def best_indexes(logits: np.ndarray, n_best: int) -> list[int]:
-    """google-research/bert's: in order of the logits, of equal ones the earlier first (run_qa.py leaves that open)."""
+    """Sort tokens by logits like google-research/bert, ties by position (run_qa.py leaves their order open)."""
     return sorted(range(len(logits)), key=logits.tolist().__getitem__, reverse=True)[:n_best]
 
 
-def by_run_qa(
+def run_qa_answers(
     windows: QuestionWindows, start: np.ndarray, end: np.ndarray, unanswerable: bool
 ) -> tuple[dict[str, str], dict[str, float], dict[str, list[dict[str, Any]]]]:
-    """`postprocess_qa_predictions`: predictions, null odds and the n best."""
+    """Compute predictions, null odds and the n best like `postprocess_qa_predictions`."""
     offsets = windows.rows.offsets
-    rows_of: dict[int, list[int]] = {}
+    question_rows: dict[int, list[int]] = {}
     for row, question in enumerate(windows.question.tolist()):
-        rows_of.setdefault(question, []).append(row)
+        question_rows.setdefault(question, []).append(row)
     predictions, odds, n_bests = {}, {}, {}
     for number, question in enumerate(windows.questions):
-        null, found = None, []
-        for row in rows_of[number]:
+        null, candidates = None, []
+        for row in question_rows[number]:
             inside = slice(offsets[row], offsets[row + 1])
             starts, ends, spans = start[inside], end[inside], windows.spans[inside].tolist()
             score = starts[0] + ends[0]
@@ -59,12 +59,12 @@ def by_run_qa(
                 if j < i or j - i + 1 > 30:
                     continue
                 span = (spans[i][0], spans[j][1])
-                found.append(
+                candidates.append(
                     {"offsets": span, "score": starts[i] + ends[j], "start_logit": starts[i], "end_logit": ends[j]}
                 )
         if unanswerable:
-            found.append(null)
-        best = sorted(found, key=lambda x: x["score"], reverse=True)[:20]
+            candidates.append(null)
+        best = sorted(candidates, key=lambda x: x["score"], reverse=True)[:20]
         if unanswerable and not any(p["offsets"] == (0, 0) for p in best):
             best.append(null)
         best = [{"text": question.context[slice(*p["offsets"])], **p} for p in best]
@@ -85,16 +85,16 @@ def by_run_qa(
     return predictions, odds, n_bests
 
 
-def require_equal(found: QuestionAnswers, expected: tuple) -> None:
+def require_equal(answers: QuestionAnswers, expected: tuple) -> None:
     predictions, odds, n_best = expected
-    assert found.predictions() == predictions
-    assert found.null_odds == odds
-    assert [*found.n_best] == [*n_best]
-    for i, ours in found.n_best.items():
+    assert answers.predictions() == predictions
+    assert answers.null_odds == odds
+    assert [*answers.n_best] == [*n_best]
+    for i, ours in answers.n_best.items():
         shares = [part["probability"] for part in ours], [part["probability"] for part in n_best[i]]
         assert shares[0] == pytest.approx(shares[1], rel=1e-4)
-        kept = ("text", "start_logit", "end_logit")
-        assert [[part[k] for k in kept] for part in ours] == [[part[k] for k in kept] for part in n_best[i]], i
+        keys = ("text", "start_logit", "end_logit")
+        assert [[part[k] for k in keys] for part in ours] == [[part[k] for k in keys] for part in n_best[i]], i
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def require_equal(found: QuestionAnswers, expected: tuple) -> None:
         pytest.param(CS224N, WindowSizes(128, 48, 48), False, marks=pytest.mark.long),
     ],
 )
-def test_equal_run_qa_on_real_questions(
+def test_find_answers_matches_run_qa_on_real_questions(
     real_data: Path, file: tuple[str, bool], sizes: WindowSizes, ties: bool
 ) -> None:
     name, unanswerable = file
@@ -114,105 +114,107 @@ def test_equal_run_qa_on_real_questions(
     tokenizer = load_tokenizer(real_data / "vocab" / "bert-base-uncased", UNCASED)
     windows = question_windows(questions, tokenizer, sizes, QuestionCounts())
     logits = np.random.default_rng(len(questions) + ties).normal(0, 4, (2, len(windows.spans)))
-    # As of a network that has learned something: the answers of some are likely, and so is no answer to others.
+    # Like the logits of a trained network: the right answers (or [CLS]) of a third of the questions are likely.
     rows = np.flatnonzero(windows.question % 3 == 0)
     for part, target in zip(logits, ("starts", "ends"), strict=True):
         part[windows.rows.offsets[rows] + windows.rows.rows[target][rows, 0]] += 14
     start, end = (np.round(logits) if ties else logits).astype(np.float32)
-    found = find_answers(windows, start, end, unanswerable)
-    require_equal(found, by_run_qa(windows, start, end, unanswerable))
-    assert len(found.best) == len(questions) and len({*found.best.values()}) > len(questions) / 3
+    answers = find_answers(windows, start, end, unanswerable)
+    require_equal(answers, run_qa_answers(windows, start, end, unanswerable))
+    assert len(answers.best) == len(questions) and len({*answers.best.values()}) > len(questions) / 3
     if unanswerable:
-        assert 100 < sum(not text for text in found.predictions().values()) < len(questions) - 100
+        assert 100 < sum(not text for text in answers.predictions().values()) < len(questions) - 100
 
 
 LETTERS = [*SPECIAL_TOKENS, *"abcdefghij"]
 
 
-def windows_of(context: str, max_length: int = 16, doc_stride: int = 2) -> QuestionWindows:
+def make_windows(context: str, max_length: int = 16, doc_stride: int = 2) -> QuestionWindows:
     questions = [Question("f: question one", "one", "a", context, (), True)]
     tokenizer = WordPiece(LETTERS, UNCASED)
     return question_windows(questions, tokenizer, WindowSizes(max_length, doc_stride, 2), QuestionCounts())
 
 
-def test_ties_go_to_the_earlier() -> None:
-    windows = windows_of("b c d e f g")
+def test_find_answers_breaks_ties_by_order() -> None:
+    windows = make_windows("b c d e f g")
     zeros = np.zeros(len(windows.spans), np.float32)
-    found = find_answers(windows, zeros, zeros, unanswerable=True, n_best=4)
-    # The four first tokens are [CLS] a [SEP] b: b is all that may start and end.
-    assert [part["text"] for part in found.n_best["one"]] == ["b", ""]
-    found = find_answers(windows, zeros, zeros, unanswerable=True, n_best=6)
-    assert [part["text"] for part in found.n_best["one"]] == ["b", "b c", "b c d", "c", "c d", "d", ""]
-    assert found.null_odds == {"one": 0.0} and found.predictions() == {"one": "b"}
-    assert found.predictions(-1e-9) == {"one": ""}
+    answers = find_answers(windows, zeros, zeros, unanswerable=True, n_best=4)
+    # The first four tokens are [CLS] a [SEP] b, of which only b is in the text.
+    assert [part["text"] for part in answers.n_best["one"]] == ["b", ""]
+    answers = find_answers(windows, zeros, zeros, unanswerable=True, n_best=6)
+    assert [part["text"] for part in answers.n_best["one"]] == ["b", "b c", "b c d", "c", "c d", "d", ""]
+    assert answers.null_odds == {"one": 0.0} and answers.predictions() == {"one": "b"}
+    assert answers.predictions(-1e-9) == {"one": ""}
 
 
-def test_limits() -> None:
-    windows = windows_of("b c d e f g")
+def test_find_answers_limits_answer_length() -> None:
+    windows = make_windows("b c d e f g")
     start, end = np.zeros((2, len(windows.spans)), np.float32)
     start[3], end[8], end[3] = 3, 3, 2
-    start[1] = end[1] = 9  # of the question, which is no part of the text
-    found = find_answers(windows, start, end, unanswerable=False)
-    assert found.best == {"one": "b c d e f g"} and found.null_odds == {}
+    start[1] = end[1] = 9  # in the question, which is not part of the text
+    answers = find_answers(windows, start, end, unanswerable=False)
+    assert answers.best == {"one": "b c d e f g"} and answers.null_odds == {}
     assert find_answers(windows, start, end, False, max_answer=5).best == {"one": "b"}
     assert find_answers(windows, start, end, False, max_answer=6).best == {"one": "b c d e f g"}
 
 
-def test_no_answer_is_the_surest_windows() -> None:
-    windows = windows_of("b c d e f g", max_length=7)
+def test_no_answer_comes_from_window_with_lowest_score() -> None:
+    windows = make_windows("b c d e f g", max_length=7)
     assert len(windows.rows) == 3
     start, end = np.zeros((2, len(windows.spans)), np.float32)
     cls = windows.rows.offsets[:-1]
     start[cls], end[cls] = [7, 1, 4], [3, 1, -2]
     start[8 + 3], end[8 + 3] = 0.25, 0.25
-    found = find_answers(windows, start, end, unanswerable=True)
-    (null,) = [part for part in found.n_best["one"] if not part["text"]]
+    answers = find_answers(windows, start, end, unanswerable=True)
+    (null,) = [part for part in answers.n_best["one"] if not part["text"]]
     assert (null["start_logit"], null["end_logit"]) == (1, 1)
-    assert found.null_odds == {"one": 2 - found.n_best["one"][1]["start_logit"] - found.n_best["one"][1]["end_logit"]}
+    assert answers.null_odds == {
+        "one": 2 - answers.n_best["one"][1]["start_logit"] - answers.n_best["one"][1]["end_logit"]
+    }
 
 
 @pytest.mark.parametrize("unanswerable", [False, True])
-def test_a_text_without_tokens(unanswerable: bool) -> None:
-    windows = windows_of("\u00ad")
+def test_find_answers_without_span_gives_placeholder(unanswerable: bool) -> None:
+    windows = make_windows("\u00ad")
     start, end = np.full((2, len(windows.spans)), 2, np.float32)
-    found = find_answers(windows, start, end, unanswerable)
-    assert found.without_span == {"one"}
-    require_equal(found, by_run_qa(windows, start, end, unanswerable))
-    assert found.best == {"one": "empty"} and found.predictions(5.0) == {"one": "empty"}
+    answers = find_answers(windows, start, end, unanswerable)
+    assert answers.without_span == {"one"}
+    require_equal(answers, run_qa_answers(windows, start, end, unanswerable))
+    assert answers.best == {"one": "empty"} and answers.predictions(5.0) == {"one": "empty"}
 
 
-def test_files_are_the_official_ones(tmp_path: Path) -> None:
-    windows = windows_of("b c d")
+def test_write_answers_writes_official_files(tmp_path: Path) -> None:
+    windows = make_windows("b c d")
     start, end = np.random.default_rng(0).normal(size=(2, len(windows.spans))).astype(np.float32)
-    found = find_answers(windows, start, end, unanswerable=True)
-    threshold = found.null_odds["one"] - 1
-    assert [path.name for path in write_answers(found, tmp_path, threshold)] == [PREDICTIONS, N_BEST, NULL_ODDS]
+    answers = find_answers(windows, start, end, unanswerable=True)
+    threshold = answers.null_odds["one"] - 1
+    assert [path.name for path in write_answers(answers, tmp_path, threshold)] == [PREDICTIONS, N_BEST, NULL_ODDS]
     read = {path.name: json.loads(path.read_text(encoding="utf-8")) for path in tmp_path.iterdir()}
-    assert read == {PREDICTIONS: {"one": ""}, N_BEST: found.n_best, NULL_ODDS: found.null_odds}
+    assert read == {PREDICTIONS: {"one": ""}, N_BEST: answers.n_best, NULL_ODDS: answers.null_odds}
     assert [*read[N_BEST]["one"][0]] == ["text", "probability", "start_logit", "end_logit"]
     (tmp_path / NULL_ODDS).unlink()
     assert len(write_answers(find_answers(windows, start, end, unanswerable=False), tmp_path)) == 2
 
 
-def test_figures_are_the_official_ones_as_shares() -> None:
-    windows = windows_of("b c d")
+def test_answer_figures_are_official_ones_as_shares() -> None:
+    windows = make_windows("b c d")
     start, end = np.zeros((2, len(windows.spans)), np.float32)
     start[4] = end[4] = 2
     start[0] = 1
     (question,) = windows.questions
-    asked = [replace(question, answers=(("c", 2),), impossible=False), replace(question, id="two")]
-    found = find_answers(replace(windows, questions=asked[:1]), start, end, unanswerable=True)
-    assert found.best == {"one": "c"} and found.null_odds == {"one": -3.0}
-    assert answer_figures(asked[:1], replace(found, null_odds={}), False) == {"exact_match": 1.0, "f1": 1.0}
-    both = QuestionAnswers(found.best | {"two": "c"}, {"one": -3.0, "two": -1.0}, {})
-    figures = answer_figures(asked, both, True)
+    questions = [replace(question, answers=(("c", 2),), impossible=False), replace(question, id="two")]
+    answers = find_answers(replace(windows, questions=questions[:1]), start, end, unanswerable=True)
+    assert answers.best == {"one": "c"} and answers.null_odds == {"one": -3.0}
+    assert answer_figures(questions[:1], replace(answers, null_odds={}), False) == {"exact_match": 1.0, "f1": 1.0}
+    both = QuestionAnswers(answers.best | {"two": "c"}, {"one": -3.0, "two": -1.0}, {})
+    figures = answer_figures(questions, both, True)
     assert (figures["exact"], figures["f1"], figures["NoAns_exact"], figures["total"]) == (0.5, 0.5, 0.0, 2)
     assert (figures["best_exact"], figures["best_f1"], figures["best_f1_thresh"]) == (1.0, 1.0, -3.0)
-    assert answer_figures(asked, both, True, figures["best_f1_thresh"])["f1"] == 1.0
+    assert answer_figures(questions, both, True, figures["best_f1_thresh"])["f1"] == 1.0
 
 
-def test_logits_that_are_none() -> None:
-    windows = windows_of("b c d")
+def test_find_answers_rejects_malformed_logits() -> None:
+    windows = make_windows("b c d")
     good = np.zeros(len(windows.spans), np.float32)
     with pytest.raises(ValueError, match="give one for each"):
         find_answers(windows, good, good[1:], unanswerable=False)

@@ -1,4 +1,4 @@
-"""Denoising: the decoder's loss beside NumPy, what its gradient reaches, and what is left after training."""
+"""Denoising: the loss matches NumPy, the gradient reaches the encoder, and runs end without the decoder."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ LENGTHS = ((3, 6), (5, 5), (2, 8))  # tokens of the damaged text, and of the who
 
 
 def make_batch(length: int) -> dict[str, np.ndarray]:
-    """Rows of two sequences, and padding to `length`."""
+    """Make rows of two sequences, padded to `length`."""
     ids = np.random.default_rng(0).integers(5, TINY.vocab_size, (len(LENGTHS), 10)).astype(np.int32)
     batch = {name: np.zeros((len(LENGTHS), length), np.int32) for name in ("input_ids", "token_type_ids")}
     batch |= {"sequence_ids": batch["input_ids"].copy(), "label_weights": np.array([1.0, 0.5, 2.0], np.float32)}
@@ -63,20 +63,20 @@ def tiny_params() -> Params:
 
 
 @jax.jit
-def measured(params: Params, batch: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array, Params]:
-    """The encoder's outputs, the loss, and its gradients by those outputs and, through them, by the parameters."""
+def compute_gradients(params: Params, batch: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array, Params]:
+    """Compute (encoder's outputs, loss, its gradients by the outputs and, through them, by the parameters)."""
 
     def encode(params: Params) -> jax.Array:
         inputs = (batch[name] for name in ("input_ids", "token_type_ids", "sequence_ids"))
         return bind(abstract_network(TINY)[0], params).encode(*inputs)
 
-    def loss_of(hidden: jax.Array) -> jax.Array:
+    def compute_loss(hidden: jax.Array) -> jax.Array:
         model = bind(abstract_network(TINY)[0], params)
-        model.encode = lambda *inputs, **how: hidden
+        model.encode = lambda *inputs, **options: hidden
         return DENOISING.sums(TaskConfig(), Forward({"model": model}, None, packed=True), batch, None)["loss"]
 
     hidden, backward = jax.vjp(encode, params)
-    loss, by_hidden = jax.value_and_grad(loss_of)(hidden)
+    loss, by_hidden = jax.value_and_grad(compute_loss)(hidden)
     return hidden, loss, by_hidden, backward(by_hidden)[0]
 
 
@@ -91,7 +91,7 @@ def gelu(x: np.ndarray) -> np.ndarray:
 
 
 def numpy_loss(params: Params, hidden: np.ndarray, batch: dict[str, np.ndarray]) -> float:
-    """The loss in float64, a text at a time: the whole text alone goes through the decoder."""
+    """Compute the loss in float64, text by text: only the second text goes through the decoder."""
     params = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
     tables, decoder, loss = params["encoder"]["embeddings"], params["decoder"], 0.0
     attention = decoder["attention"]
@@ -120,13 +120,13 @@ def numpy_loss(params: Params, hidden: np.ndarray, batch: dict[str, np.ndarray])
 
 def test_loss_equals_numpy_without_padding() -> None:
     batch, params = make_batch(13), tiny_params()
-    hidden, loss, _, _ = measured(params, batch)
+    hidden, loss, _, _ = compute_gradients(params, batch)
     assert float(loss) == pytest.approx(numpy_loss(params, np.asarray(hidden), batch), rel=2e-6)
 
 
 def test_gradient_reaches_the_encoder_by_the_vector() -> None:
-    """The gradient of the encoder's outputs is that of their mean over the damaged text, and 0 elsewhere."""
-    _, _, by_hidden, by_params = measured(tiny_params(), make_batch(13))
+    """The gradient by the encoder's outputs is equal over the damaged text, because of the mean, and 0 elsewhere."""
+    _, _, by_hidden, by_params = compute_gradients(tiny_params(), make_batch(13))
     for gradient, (first, _) in zip(np.asarray(by_hidden), LENGTHS, strict=True):
         assert np.abs(gradient[:first]).max() > 1e-4 and not gradient[first:].any()
         np.testing.assert_array_equal(gradient[:first], gradient[:1].repeat(first, 0))
@@ -150,11 +150,11 @@ def test_decoder_fits_other_encoders(family: str) -> None:
 
 
 def test_finished_run_is_an_encoder_without_decoder(tmp_path: Path) -> None:
-    made = fine_tuned_model(tmp_path / "run", "denoising")
-    assert "decoder" in made.params
-    model = load_run(write_run(made))
+    tuned = fine_tuned_model(tmp_path / "run", "denoising")
+    assert "decoder" in tuned.params
+    model = load_run(write_run(tuned))
     assert model.params.keys() == {"encoder", "pooler"} and model.config.model.head == "vector"
-    jax.tree.map(np.testing.assert_array_equal, model.params["encoder"], made.params["encoder"])
+    jax.tree.map(np.testing.assert_array_equal, model.params["encoder"], tuned.params["encoder"])
     folder = export_huggingface(model, tmp_path / "exported")
     with safe_open(folder / "model.safetensors", "np") as file:
         assert not [name for name in file.keys() if "decoder" in name]  # noqa: SIM118
@@ -162,11 +162,11 @@ def test_finished_run_is_an_encoder_without_decoder(tmp_path: Path) -> None:
 
 
 def test_average_of_a_run_is_an_encoder_without_decoder(tmp_path: Path) -> None:
-    made = fine_tuned_model(tmp_path / "run", "denoising")
-    metadata = read_metadata(write_run(made))
+    tuned = fine_tuned_model(tmp_path / "run", "denoising")
+    metadata = read_metadata(write_run(tuned))
     base_metadata = {name: value for name, value in metadata.items() if name not in ("arrays", "step")}
     with Checkpoints(tmp_path / "run" / DIRECTORY, keep_last=2) as checkpoints:
-        checkpoints.save(5, {"params": made.params}, base_metadata)
+        checkpoints.save(5, {"params": tuned.params}, base_metadata)
     model = load_run(average(tmp_path / "run", 2).directory)
     assert model.params.keys() == {"encoder", "pooler"} and model.config.model.head == "vector"
 

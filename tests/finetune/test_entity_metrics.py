@@ -1,4 +1,4 @@
-"""Entities and their F1 equal seqeval's default mode, where its strict mode agrees too, and conlleval's for O, B, I."""
+"""Entity metrics match seqeval's default mode, its strict mode for well-formed tags, and conlleval for O, B, I."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from hypothesis import strategies as st
 from bertjax.finetune.metrics.entities import Entity, entities, entity_figures
 
 
-def sentences_of(kinds: str) -> st.SearchStrategy:
-    """Sentences of (predicted, label), `O` or with a kind of some."""
+def make_sentences(kinds: str) -> st.SearchStrategy:
+    """Draw sentences of (predicted, label) tags: `O`, or one of `kinds` with a type."""
     tags = st.one_of(st.just("O"), st.builds("{}-{}".format, st.sampled_from(kinds), st.sampled_from(["X", "Y-Z"])))
     return st.lists(st.lists(st.tuples(tags, tags), min_size=1, max_size=12), min_size=1, max_size=6)
 
 
-SENTENCES = sentences_of("BIES")
+SENTENCES = make_sentences("BIES")
 
 
 def whole_entity(type_: str, length: int) -> list[str]:
-    """The tags of an entity in IOBES."""
+    """List the tags of an entity in IOBES."""
     kinds = "S" if length == 1 else f"B{'I' * (length - 2)}E"
     return [f"{kind}-{type_}" for kind in kinds]
 
 
-def closed(tags: list[str]) -> list[str]:
-    """Tags of IOBES without an entity that the end of the sentence cuts off."""
+def drop_unfinished_entity(tags: list[str]) -> list[str]:
+    """Replace an unfinished entity at the end of a sentence by O."""
     last = next((n for n in range(len(tags) - 1, -1, -1) if tags[n][0] not in "BI"), -1)
     return [*tags[: last + 1], *["O"] * (len(tags) - last - 1)]
 
 
 def conlleval(tags: list[str], singles: bool) -> set[tuple[str, int, int]]:
-    """Chunks by `endOfChunk` and `startOfChunk` of conlleval.pl (Tjong Kim Sang and Buchholz, 2000), tag by tag.
+    """Find chunks like conlleval.pl (Tjong Kim Sang and Buchholz, 2000) with `endOfChunk` and `startOfChunk`.
 
-    `singles` adds the rules of seqeval's default mode that the script lacks: for S, and for what follows E.
+    `singles` adds rules of seqeval's default mode that the script lacks: for S, and for tags after E.
     """
     ends = {"BB", "BO", "IB", "IO", "EE", "EI", "EO"}
     starts = {"BB", "IB", "OB", "OI", "EE", "EI", "OE"}
@@ -53,31 +53,35 @@ def conlleval(tags: list[str], singles: bool) -> set[tuple[str, int, int]]:
 
 
 def sides(sentences: list[list[tuple[str, str]]]) -> tuple[list[list[str]], list[list[str]]]:
-    """(predicted, labels)."""
+    """Split pairs of tags into (predicted, labels)."""
     return [[one for one, _ in sentence] for sentence in sentences], [[one for _, one in part] for part in sentences]
 
 
-def figures_by(sentences: list[list[tuple[str, str]]], singles: bool) -> None:
-    """Require our figures to be those of the chunks."""
+def require_conlleval_figures(sentences: list[list[tuple[str, str]]], singles: bool) -> None:
+    """Require that our figures match conlleval's chunks."""
     predicted, labels = sides(sentences)
-    found, wanted = (
+    predicted_chunks, label_chunks = (
         {(number, *chunk) for number, tags in enumerate(side) for chunk in conlleval(tags, singles)}
         for side in (predicted, labels)
     )
     whole = entity_figures(predicted, labels)
-    assert (whole.predicted, whole.labelled, whole.right) == (len(found), len(wanted), len(found & wanted))
+    assert (whole.predicted, whole.labelled, whole.right) == (
+        len(predicted_chunks),
+        len(label_chunks),
+        len(predicted_chunks & label_chunks),
+    )
 
 
 @settings(max_examples=60)
-@given(sentences_of("BI"))
+@given(make_sentences("BI"))
 def test_entity_figures_match_conll(sentences: list[list[tuple[str, str]]]) -> None:
-    figures_by(sentences, singles=False)
+    require_conlleval_figures(sentences, singles=False)
 
 
 @settings(max_examples=60)
 @given(SENTENCES)
 def test_entity_figures_match_conll_with_end_and_single(sentences: list[list[tuple[str, str]]]) -> None:
-    figures_by(sentences, singles=True)
+    require_conlleval_figures(sentences, singles=True)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +110,7 @@ def test_entity_figures_match_seqeval_strict(pairs: list[tuple[list, list]]) -> 
     seqeval = pytest.importorskip("seqeval.metrics", reason="needs seqeval")
     scheme = pytest.importorskip("seqeval.scheme").IOBES
     predicted, labels = zip(*((ours[: len(gold)], gold[: len(ours)]) for ours, gold in pairs), strict=True)
-    predicted, labels = ([closed(tags) for tags in side] for side in (predicted, labels))
+    predicted, labels = ([drop_unfinished_entity(tags) for tags in side] for side in (predicted, labels))
     theirs = [
         score(labels, predicted, mode="strict", scheme=scheme, zero_division=0)
         for score in (seqeval.precision_score, seqeval.recall_score, seqeval.f1_score)
@@ -123,16 +127,16 @@ def test_strict_mode_drops_partial_entities() -> None:
     assert seqeval.f1_score(gold, predicted, mode="strict", scheme=scheme) == 0
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # its means over types, where there are none
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # from its means over types if there are none
 @settings(max_examples=60, deadline=None)
 @given(SENTENCES)
-def test_figures_are_those_of_seqeval(sentences: list[list[tuple[str, str]]]) -> None:
+def test_entity_figures_match_seqeval(sentences: list[list[tuple[str, str]]]) -> None:
     seqeval = pytest.importorskip("seqeval.metrics", reason="needs seqeval")
     predicted, labels = sides(sentences)
     ours = entity_figures(predicted, labels)
     theirs = seqeval.classification_report(labels, predicted, output_dict=True, zero_division=0)["micro avg"]
-    found = [ours.precision, ours.recall, ours.f1, ours.labelled]
-    assert found == pytest.approx([theirs[key] for key in ("precision", "recall", "f1-score", "support")])
+    figures = [ours.precision, ours.recall, ours.f1, ours.labelled]
+    assert figures == pytest.approx([theirs[key] for key in ("precision", "recall", "f1-score", "support")])
 
 
 @pytest.mark.parametrize(
@@ -143,12 +147,12 @@ def test_figures_are_those_of_seqeval(sentences: list[list[tuple[str, str]]]) ->
         ("IOBES", "B-A E-A S-A S-B O S-B"),
     ],
 )
-def test_every_scheme_says_the_same(scheme: str, tags: str) -> None:
-    wanted = [Entity("A", 0, 2), Entity("A", 2, 3), Entity("B", 3, 4), Entity("B", 5, 6)]
-    assert entities(tags.split()) == wanted, scheme
+def test_entities_are_equal_in_every_scheme(scheme: str, tags: str) -> None:
+    expected = [Entity("A", 0, 2), Entity("A", 2, 3), Entity("B", 3, 4), Entity("B", 5, 6)]
+    assert entities(tags.split()) == expected, scheme
 
 
-def test_a_type_counts() -> None:
+def test_entity_of_wrong_type_is_wrong() -> None:
     figures = entity_figures([["B-A", "I-A", "O", "B-B"]], [["B-A", "I-A", "O", "B-C"]])
     assert (figures.precision, figures.recall, figures.f1) == (0.5, 0.5, 0.5)
 

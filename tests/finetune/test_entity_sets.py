@@ -1,4 +1,4 @@
-"""BioBERT's sets and LeNER-Br: their files read, fine-tuned on, and measured as conlleval.pl does."""
+"""BioBERT's sets and LeNER-Br: reading, fine-tuning, and figures that match conlleval.pl."""
 
 from __future__ import annotations
 
@@ -26,59 +26,59 @@ LENER = (
 COLOURS, BEASTS = ["red", "green", "blue"], ["cat", "dog", "owl", "fox"]
 
 
-def put(path: Path, text: str) -> Path:
+def write_file(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     return path
 
 
-def test_biobert_layout(tmp_path: Path) -> None:
+def test_biobert_sets_are_read(tmp_path: Path) -> None:
     folder = tmp_path / "NERdata" / "NCBI-disease"
     for name in ("train_dev", "devel", "test"):
-        put(folder / f"{name}.tsv", NCBI)
-    told: list[str] = []
+        write_file(folder / f"{name}.tsv", NCBI)
+    notices: list[str] = []
     task = TASKS["ncbi-disease"]
     for data in (folder, folder.parent):
-        one, two = read_split(task, data, "train", told.append)
+        one, two = read_split(task, data, "train", notices.append)
         assert one.words[-3:] == ("tumour", "suppressor", ".") and one.tags[3:7] == ("B", "I", "I", "I")
         assert two.words == ("The", "adenomatous") and two.tags == ("O", "B")
     assert (
-        len(told) == 2
-        and "train_dev.tsv contains the development set, so its figures will be too high; use train.tsv" in told[0]
+        len(notices) == 2
+        and "train_dev.tsv contains the development set, so its figures will be too high; use train.tsv" in notices[0]
     )
-    put(folder / "train.tsv", "Only\tO\n\n")
-    assert [sentence.words for sentence in read_split(task, folder, "train", told.append)] == [("Only",)]
-    assert len(told) == 2
+    write_file(folder / "train.tsv", "Only\tO\n\n")
+    assert [sentence.words for sentence in read_split(task, folder, "train", notices.append)] == [("Only",)]
+    assert len(notices) == 2
     assert [*read_dev(task, folder)] == ["dev"]
-    assert read_split(task, folder, "test")[0].tags[3] == "B"  # it is measured
+    assert read_split(task, folder, "test")[0].tags[3] == "B"  # test sets are tagged, to be measured
     with pytest.raises(MissingSplitError, match=r"none of train\.tsv, train_dev\.tsv is there"):
         read_split(TASKS["bc5cdr-chem"], folder.parent, "train")
 
 
-def test_lener_br_layout(tmp_path: Path) -> None:
+def test_lener_br_is_read(tmp_path: Path) -> None:
     folder = tmp_path / "leNER-Br"
     for split in ("train", "dev", "test"):
-        put(folder / split / f"{split}.conll", LENER)
-        put(folder / split / "ADI1TJDFT.conll", "Fls O\n")  # a document, which the whole has too
+        write_file(folder / split / f"{split}.conll", LENER)
+        write_file(folder / split / "ADI1TJDFT.conll", "Fls O\n")  # a single document, which is also in the joint file
     for data in (tmp_path, folder):
         for split in ("train", "dev", "test"):
             law, latin = read_split(TASKS["lener-br"], data, split)
             assert law.words[2:4] == ("N.º", "5.815/17") and law.tags[0] == "B-LEGISLACAO"
             assert latin.words == ("``", "ex", "tunc") and set(latin.tags) == {"O"}
     assert len(TASKS["lener-br"].labels) == 13
-    put(folder / "dev" / "dev.conll", "um B-LEGISLACAO\nUm PESSOA\n")
+    write_file(folder / "dev" / "dev.conll", "um B-LEGISLACAO\nUm PESSOA\n")
     with pytest.raises(ValueError, match=r"dev\.conll:2: tag 'PESSOA' of token 2"):
         read_split(TASKS["lener-br"], folder, "dev")
 
 
-def test_options_that_name_columns_are_refused() -> None:
+def test_entity_sets_reject_column_options() -> None:
     for options in ({"label": "2"}, {"text": ("words",)}, {"labels": ("B", "O")}):
         with pytest.raises(ValueError, match="lener-br has files of a fixed layout; leave it out"):
             make_task(TaskConfig(name="lener-br", **options))
     assert make_task(TaskConfig(name="ncbi-disease", labels=("B", "I", "O"))).labels == ("B", "I", "O")
 
 
-def test_entities_without_a_type_are_conllevals() -> None:
+def test_untyped_entities_match_conlleval() -> None:
     found = entities(["B", "I", "O", "I", "B", "B"])
     assert found == [
         Entity("", 0, 2),
@@ -96,13 +96,13 @@ def test_entities_without_a_type_are_conllevals() -> None:
 
 
 def write_tagged(path: Path, count: int, seed: int, separator: str, tags: tuple[str, str]) -> Path:
-    """A colour and its beast are an entity: `the red cat saw a dog .`"""
+    """Write sentences such as `the red cat saw a dog .`, in which the colour and its beast are an entity."""
     draw, parts = np.random.default_rng(seed), []
     for _ in range(count):
         words = ["the", draw.choice(COLOURS), draw.choice(BEASTS), "saw", "a", draw.choice(BEASTS), "."]
         marks = ["O", *tags, "O", "O", "O", "O"]
         parts.append("".join(f"{word}{separator}{mark}\n" for word, mark in zip(words, marks, strict=True)))
-    return put(path, "\n".join(parts) + "\n")
+    return write_file(path, "\n".join(parts) + "\n")
 
 
 @pytest.mark.long  # tags are learned in test_run_comparison.py
@@ -126,7 +126,7 @@ def test_entity_set_is_learned_and_tested(
     with alone() as processes:
         result = finetune(config, start, content, processes, lambda line: None)
     assert result.figures["eval/f1"] > 0.9, result.figures
-    # conlleval.pl over the file of predictions, which is the test set with other tags.
+    # conlleval.pl's rules on the file of predictions, which is the test set with other tags.
     sides = []
     for path in (tmp_path / "run" / "predictions" / "test.conll", test):
         sentences = [part.splitlines() for part in path.read_text().strip().split("\n\n")]
@@ -136,5 +136,5 @@ def test_entity_set_is_learned_and_tested(
     right = len(sides[0] & sides[1])
     assert result.figures["test/f1"] == pytest.approx(2 * right / (len(sides[0]) + len(sides[1])), abs=1e-12)
     assert result.figures["test/precision"] == pytest.approx(right / len(sides[0]), abs=1e-12)
-    saved = json.loads((tmp_path / "run" / "results.json").read_text())["result"]["figures"]
-    assert saved["test/f1"] == result.figures["test/f1"]
+    stored = json.loads((tmp_path / "run" / "results.json").read_text())["result"]["figures"]
+    assert stored["test/f1"] == result.figures["test/f1"]

@@ -1,4 +1,4 @@
-"""Rows of tasks are laid out as the tokenizer of the model's family lays them out in transformers."""
+"""Rows of tasks match the family's tokenizer in transformers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from family_models import TEXTS, their_tokenizer, tokenizer_of
-from test_question_windows import by_transformers, rows_of
+from test_question_windows import list_rows, transformers_rows
 from their_families import members
 
 from bertjax.families.registry import FAMILIES
@@ -24,14 +24,14 @@ from bertjax.tokenization.tokenizer import Tokenizer
 WORDS = [word for text in TEXTS[:-3] for word in text.split()]
 
 
-def made_text(draw: np.random.Generator, most: int) -> str:
-    """Up to `most` words."""
+def random_text(draw: np.random.Generator, most: int) -> str:
+    """Draw up to `most` words."""
     return " ".join(draw.choice(WORDS, int(draw.integers(most + 1))))
 
 
 @dataclass(frozen=True)
 class Member:
-    """A family's tokenizer as ours and as transformers', and its template."""
+    """A family's tokenizer, ours and transformers', and its template."""
 
     ours: Tokenizer
     theirs: Any
@@ -46,27 +46,27 @@ def member(request: pytest.FixtureRequest) -> Member:
 
 @pytest.mark.parametrize("max_length", [8, *(pytest.param(length, marks=pytest.mark.long) for length in (16, 17, 40))])
 @pytest.mark.parametrize("kind", ["sequence", "relevance", "choice"])
-def test_pairs_and_choices_as_transformers(member: Member, kind: str, max_length: int) -> None:
+def test_pairs_and_choices_match_transformers(member: Member, kind: str, max_length: int) -> None:
     draw, ends = np.random.default_rng(max_length), 3 if kind == "choice" else 1
-    given = [[made_text(draw, 12) for _ in range(1 + ends)] for _ in range(60)]
+    groups = [[random_text(draw, 12) for _ in range(1 + ends)] for _ in range(60)]
     labels, label = {"sequence": (["no"], "no"), "relevance": ([], 0.0), "choice": (["0", "1", "2"], "0")}[kind]
-    examples = [TextExample("here", str(n), tuple(texts), label) for n, texts in enumerate(given)]
+    examples = [TextExample("here", str(n), tuple(texts), label) for n, texts in enumerate(groups)]
     counts = LengthCounts()
     rows = KINDS[kind].encode(examples, labels, member.ours, max_length, counts, template=member.template)
-    firsts = [first for first, *_ in given for _ in range(ends)]
-    seconds = [second for _, *others in given for second in others]
+    firsts = [first for first, *_ in groups for _ in range(ends)]
+    seconds = [second for _, *others in groups for second in others]
     options = {"truncation": "longest_first", "max_length": max_length, "return_token_type_ids": True}
-    wanted = member.theirs(firsts, seconds, **options)
-    np.testing.assert_array_equal(rows.tokens["input_ids"], np.concatenate(wanted["input_ids"]))
-    # DistilBERT's tokenizer is BERT's and gives types, which its model does not read.
-    types = np.concatenate(wanted["token_type_ids"]) * member.template.token_types
+    expected = member.theirs(firsts, seconds, **options)
+    np.testing.assert_array_equal(rows.tokens["input_ids"], np.concatenate(expected["input_ids"]))
+    # DistilBERT uses BERT's tokenizer, whose token types its model does not read.
+    types = np.concatenate(expected["token_type_ids"]) * member.template.token_types
     np.testing.assert_array_equal(rows.tokens["token_type_ids"], types)
-    lengths = np.array([*map(len, wanted["input_ids"])]).reshape(-1, ends)
+    lengths = np.array([*map(len, expected["input_ids"])]).reshape(-1, ends)
     np.testing.assert_array_equal(rows.lengths, lengths.sum(1))
     np.testing.assert_array_equal(rows.rows["cls_positions"], np.cumsum(lengths, 1) - lengths)
-    sequences = np.repeat(np.tile(np.arange(1, ends + 1), len(given)), lengths.ravel())
+    sequences = np.repeat(np.tile(np.arange(1, ends + 1), len(groups)), lengths.ravel())
     np.testing.assert_array_equal(rows.tokens["sequence_ids"], sequences)
-    assert 0 < counts.truncated <= len(given) and (lengths <= max_length).all()
+    assert 0 < counts.truncated <= len(groups) and (lengths <= max_length).all()
     cut = next(number for number, row in enumerate(lengths) if row.max() == max_length)
     with pytest.raises(ValueError, match=f"over the max length of {max_length}; raise"):
         KINDS[kind].encode(
@@ -74,29 +74,29 @@ def test_pairs_and_choices_as_transformers(member: Member, kind: str, max_length
         )
 
 
-def test_one_text_as_transformers(member: Member) -> None:
-    texts = [made_text(np.random.default_rng(n), 12) for n in range(40)]
+def test_single_texts_match_transformers(member: Member) -> None:
+    texts = [random_text(np.random.default_rng(n), 12) for n in range(40)]
     examples = [TextExample("here", str(n), (text,), "no") for n, text in enumerate(texts)]
     rows = KINDS["sequence"].encode(examples, ["no"], member.ours, 16, LengthCounts(), template=member.template)
-    wanted = member.theirs(texts, truncation=True, max_length=16)["input_ids"]
-    np.testing.assert_array_equal(rows.tokens["input_ids"], np.concatenate(wanted))
+    expected = member.theirs(texts, truncation=True, max_length=16)["input_ids"]
+    np.testing.assert_array_equal(rows.tokens["input_ids"], np.concatenate(expected))
     assert not rows.tokens["token_type_ids"].any()
 
 
 @pytest.mark.parametrize("size", [(64, 8, 40), (65, 32, 40)])
-def test_questions_and_windows_as_transformers(member: Member, size: tuple[int, int, int]) -> None:
+def test_question_windows_match_transformers(member: Member, size: tuple[int, int, int]) -> None:
     draw, questions = np.random.default_rng(1), []
     for number in range(40):
-        context = f"{made_text(draw, 60)} {WORDS[number % len(WORDS)]} ."
+        context = f"{random_text(draw, 60)} {WORDS[number % len(WORDS)]} ."
         answer = str(draw.choice(context.split()))
         answers = ((answer, context.index(answer)),)
-        questions.append(Question("here", str(number), made_text(draw, 2), context, answers, False))
+        questions.append(Question("here", str(number), random_text(draw, 2), context, answers, False))
     sizes = WindowSizes(*size, member.template)
-    found = question_windows(questions, member.ours, sizes, QuestionCounts())
-    ours, theirs = list(rows_of(found)), by_transformers(questions, member.theirs, sizes)
+    windows = question_windows(questions, member.ours, sizes, QuestionCounts())
+    ours, theirs = list(list_rows(windows)), transformers_rows(questions, member.theirs, sizes)
     assert len(ours) == len(theirs) > 2 * len(questions)
     assert [row[:2] for row in ours] == [row[:2] for row in theirs]
-    # Without token types tokenizers leaves 1 in the windows behind the first; such a model does not read them.
+    # Without token types, tokenizers leaves 1 in all windows after the first; such models do not read them.
     assert [row[2] for row in ours] == [[one * member.template.token_types for one in row[2]] for row in theirs]
     for (question, _, _, spans, *_), (_, _, _, their_spans, *_) in zip(ours, theirs, strict=True):
         # transformers' SentencePiece tokens begin at the space in front of a word.
@@ -104,13 +104,13 @@ def test_questions_and_windows_as_transformers(member: Member, size: tuple[int, 
         trimmed = [
             span and (span[1] - len(text[slice(*span)].lstrip()), span[1]) for span in map(_as_pair, their_spans)
         ]
-        # A piece that is a space alone is there the space (DeBERTa v2), and here the first character behind it.
-        one, other = ([span and (span[0], max(span[1], span[0] + 1)) for span in of] for of in (spans, trimmed))
+        # A piece for a lone space covers the space in DeBERTa v2's tokenizer, and the next character in ours.
+        one, other = ([span and (span[0], max(span[1], span[0] + 1)) for span in part] for part in (spans, trimmed))
         assert one == other
-    # An answer's tokens have its characters, wherever they stand in the row.
+    # The tokens of an answer cover its characters, wherever they are in the row.
     holding = [(question, spans[start : end + 1]) for question, _, _, spans, start, end in ours if start]
     assert {question for question, _ in holding} == {*range(40)}
-    for question, ((first, _), *_, (_, last)) in ((n, [*some, some[-1]]) for n, some in holding):
+    for question, ((first, _), *_, (_, last)) in ((n, [*spans, spans[-1]]) for n, spans in holding):
         answer, start = questions[question].answers[0]
         assert first <= start and start + len(answer) <= last
 
@@ -119,7 +119,7 @@ def _as_pair(span: tuple[int, int] | None) -> tuple[int, int] | None:
     return None if span is None else (span[0], span[1])
 
 
-def test_sizes_leave_room_for_the_separators() -> None:
+def test_window_sizes_count_separators_of_template() -> None:
     two = Template(separators=2, token_types=False)
     assert WindowSizes(20, 4, 16).max_length == 20
     with pytest.raises(ValueError, match="a question of 16 tokens and 4 special ones leave no room"):
@@ -127,19 +127,21 @@ def test_sizes_leave_room_for_the_separators() -> None:
 
 
 @pytest.mark.parametrize("family", members())
-def test_words_as_transformers(family: str) -> None:
+def test_tagged_words_match_transformers(family: str) -> None:
     ours = tokenizer_of(family)
-    # RoBERTa's class takes words with this option only.
+    # RoBERTa's tokenizer accepts words only with this option.
     options = {} if ours.rules.prefix_space else {"add_prefix_space": True}
     theirs = their_tokenizer(family, **options)
     draw = np.random.default_rng(2)
-    some = [tuple(made_text(draw, 9).split()) or ("the",) for _ in range(40)]
-    sentences = [TaggedSentence("here", str(n), words, ("X",) * len(words)) for n, words in enumerate(some)]
-    made = tag_windows(sentences, ["X"], ours, 128, TagCounts())
-    wanted = theirs([list(words) for words in some], is_split_into_words=True)
-    np.testing.assert_array_equal(made.rows.tokens["input_ids"], np.concatenate(wanted["input_ids"]))
+    words_by_sentence = [tuple(random_text(draw, 9).split()) or ("the",) for _ in range(40)]
+    sentences = [
+        TaggedSentence("here", str(n), words, ("X",) * len(words)) for n, words in enumerate(words_by_sentence)
+    ]
+    windows = tag_windows(sentences, ["X"], ours, 128, TagCounts())
+    expected = theirs([list(words) for words in words_by_sentence], is_split_into_words=True)
+    np.testing.assert_array_equal(windows.rows.tokens["input_ids"], np.concatenate(expected["input_ids"]))
     first = []
-    for number in range(len(some)):
-        words = wanted.word_ids(number)
+    for number in range(len(words_by_sentence)):
+        words = expected.word_ids(number)
         first += [word is not None and word != before for before, word in itertools.pairwise([None, *words])]
-    np.testing.assert_array_equal(made.word >= 0, first)
+    np.testing.assert_array_equal(windows.word >= 0, first)

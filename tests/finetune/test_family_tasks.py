@@ -1,4 +1,4 @@
-"""Each family learns each task, alone in a row or packed, and is exported as its own class with equal logits."""
+"""Each family learns each task, with single or packed rows, and is exported with equal logits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from small_tasks import (
     write_questions,
     write_tags,
 )
-from test_task_packing import PACKED, encoded
+from test_task_packing import PACKED, encode_rows
 
 from bertjax.config import FinetuneConfig
 from bertjax.convert.compare import compare_with_transformers
@@ -46,7 +46,7 @@ from bertjax.runtime.processes import alone
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
-TASKS: dict[str, tuple[Callable[[Path], Path], str, float]] = {  # files, figure, least of it
+TASKS: dict[str, tuple[Callable[[Path], Path], str, float]] = {  # files, figure, least value
     "classification": (partial(write_pairs, train=384), "eval/accuracy", 0.9),
     "choice": (write_choices, "eval/accuracy", 0.9),
     "pos": (write_tags, "eval/accuracy", 0.95),
@@ -54,18 +54,18 @@ TASKS: dict[str, tuple[Callable[[Path], Path], str, float]] = {  # files, figure
 }
 
 
-def start_of(family: str, folder: Path) -> Start:
-    """A small network of a family, over a vocabulary of its kind."""
+def make_start(family: str, folder: Path) -> Start:
+    """Make a small network of a family with a tokenizer of its kind."""
     words = [*sentences(40, 0), "what colour is the cat ?"]
-    # Blocks are those of a row, so short rows: what is packed, or padded otherwise, then sees the same.
+    # Rows short enough for full attention, because blocks would differ in packed or padded rows.
     short = {"attention_block": 64} if traits(family)["attention_block"] else {}
     return small_start(folder, tokenizer_of(family, words), **(traits(family) | short | {"initializer_range": 0.1}))
 
 
-def config_of(task: str, start: Start, folder: Path) -> FinetuneConfig:
-    """Twelve epochs of a small task in rows of 64 tokens; twice as many for DeBERTa v2, v3 and narrow embeddings.
+def make_config(task: str, start: Start, folder: Path) -> FinetuneConfig:
+    """Train for twelve epochs in rows of 64 tokens; twice as long for DeBERTa v2, v3 and narrow embeddings.
 
-    Words are single characters here, which the first two have no absolute positions for, and rows cut some pairs.
+    DeBERTa has no absolute positions to compose words from characters with, and some pairs are truncated.
     """
     texts = {"text": ("text", "text_b")} if task == "classification" else {}
     config = small_config(
@@ -84,8 +84,8 @@ def config_of(task: str, start: Start, folder: Path) -> FinetuneConfig:
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("task", TASKS)
 def test_family_learns_and_exports_a_task(family: str, task: str, tmp_path: Path) -> None:
-    start = start_of(family, tmp_path / "start")
-    config = config_of(task, start, tmp_path)
+    start = make_start(family, tmp_path / "start")
+    config = make_config(task, start, tmp_path)
     with alone() as processes:
         result = finetune(config, start, content_of(config, start), processes, lambda _: None)
     _, figure, least = TASKS[task]
@@ -94,27 +94,27 @@ def test_family_learns_and_exports_a_task(family: str, task: str, tmp_path: Path
     if not has_class(model.config.model):
         return
     folder = export_huggingface(model, tmp_path / "out")
-    found = compare_with_transformers(model, folder)
-    assert found is None or found.largest < 1e-5
-    if found is not None and task in THEIRS:
-        given, theirs = THEIRS[task](config.task.data, folder)
-        ours = [np.ravel(list(_probabilities(one))) for one in TaskModel(model).predict(given)]
+    differences = compare_with_transformers(model, folder)
+    assert differences is None or differences.largest < 1e-5
+    if differences is not None and task in THEIRS:
+        inputs, theirs = THEIRS[task](config.task.data, folder)
+        ours = [np.ravel(list(_probabilities(one))) for one in TaskModel(model).predict(inputs)]
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
 def test_token_pooler_starts_as_mlm_transform(tmp_path: Path) -> None:
-    start = start_of("modernbert", tmp_path / "start")
-    start = replace(start, params=jax.tree.map(lambda x: x + 1, start.params))  # as no seed draws them
-    config = config_of("pos", start, tmp_path)
-    said: list[str] = []
-    params = initial_params(resolved(config, content_of(config, start)), start, said.append)
-    there = {"dense": start.params["mlm_head"]["transform"], "norm": start.params["mlm_head"]["norm"]}
-    jax.tree.map(np.testing.assert_array_equal, params["pooler"], there)
+    start = make_start("modernbert", tmp_path / "start")
+    start = replace(start, params=jax.tree.map(lambda x: x + 1, start.params))  # values that no seed draws
+    config = make_config("pos", start, tmp_path)
+    lines: list[str] = []
+    params = initial_params(resolved(config, content_of(config, start)), start, lines.append)
+    expected = {"dense": start.params["mlm_head"]["transform"], "norm": start.params["mlm_head"]["norm"]}
+    jax.tree.map(np.testing.assert_array_equal, params["pooler"], expected)
 
 
 @pytest.mark.parametrize("sharing", [pytest.param("tied", marks=pytest.mark.long), "gdes"])
 def test_task_starts_from_the_discriminator(sharing: str, tmp_path: Path) -> None:
-    """Generator and discriminator have layers of the same shapes here, so that the wrong ones would fit."""
+    """The layers of generator and discriminator have equal shapes here, so that the wrong ones would fit."""
     electra = traits("electra") | {"generator_width": 1.0, "embedding_sharing": sharing}
     model = trained_model(tmp_path / "pretrained", tokenizer_of("electra"), **electra)
     write_run(model)
@@ -122,41 +122,41 @@ def test_task_starts_from_the_discriminator(sharing: str, tmp_path: Path) -> Non
     config = small_config("classification", start, write_pairs(tmp_path / "data"), tmp_path / "run")
     config = resolved(config, content_of(config, start))
     assert config.model.generator_width == 0.0 and config.model.embedding_sharing == "tied"
-    found = initial_params(config, start, print)
-    assert found.keys() == {"encoder", "pooler", "head"}, "nothing of the generator"
-    mine, wanted, others = (
-        named_arrays(tree) for tree in (found["encoder"], model.params["encoder"], model.params[GENERATOR]["encoder"])
+    params = initial_params(config, start, print)
+    assert params.keys() == {"encoder", "pooler", "head"}, "nothing of the generator"
+    ours, discriminator, generator = (
+        named_arrays(tree) for tree in (params["encoder"], model.params["encoder"], model.params[GENERATOR]["encoder"])
     )
-    layers = [name for name in mine if "layers/" in name]
-    assert layers and others.keys() >= {*layers}
+    layers = [name for name in ours if "layers/" in name]
+    assert layers and generator.keys() >= {*layers}
     for name in layers:
-        np.testing.assert_array_equal(mine[name], wanted[name], name)
-        assert mine[name].shape == others[name].shape and not np.array_equal(mine[name], others[name]), name
-    # With "gdes" its words are the generator's and a difference of its own.
-    words = wanted["embeddings/word"] + (wanted["embeddings/word_difference"] if sharing == "gdes" else 0)
-    np.testing.assert_array_equal(mine["embeddings/word"], words)
+        np.testing.assert_array_equal(ours[name], discriminator[name], name)
+        assert ours[name].shape == generator[name].shape and not np.array_equal(ours[name], generator[name]), name
+    # With "gdes" the discriminator's word table is the generator's plus a difference.
+    words = discriminator["embeddings/word"] + (discriminator["embeddings/word_difference"] if sharing == "gdes" else 0)
+    np.testing.assert_array_equal(ours["embeddings/word"], words)
 
 
 def _probabilities(prediction: Any) -> Iterable[float]:
-    """Of every class of a `Prediction`, by name, or of every end of a `Choice`."""
-    found = prediction.probabilities
-    return found.values() if isinstance(found, dict) else found
+    """Get the probabilities of a `Prediction` or `Choice`."""
+    probabilities = prediction.probabilities
+    return probabilities.values() if isinstance(probabilities, dict) else probabilities
 
 
 def _their_classes(data: str, folder: Path) -> tuple[list[Any], np.ndarray]:
-    """Pairs of the development set, and the probabilities that transformers' own class gives for their texts."""
+    """Get (pairs of the development set, probabilities of their classes by transformers)."""
     lines = (Path(data) / "dev.tsv").read_text().splitlines()[1:]
     pairs = [tuple(line.split("\t")[:2]) for line in lines]
     return pairs, _their_shares(folder, "SequenceClassification", [a for a, _ in pairs], [b for _, b in pairs], 1)
 
 
 def _their_choices(data: str, folder: Path) -> tuple[list[Any], np.ndarray]:
-    """Starts with their ends of the development set, and the probabilities of the ends by transformers."""
+    """Get (starts with their ends in the development set, probabilities of the ends by transformers)."""
     records = [json.loads(line) for line in (Path(data) / "dev.jsonl").read_text().splitlines()]
     ends = [end for record in records for end in record["text_b"]]
     starts = [record["text"] for record in records for _ in record["text_b"]]
-    given = [(record["text"], record["text_b"]) for record in records]
-    return given, _their_shares(folder, "MultipleChoice", starts, ends, len(COLOURS))
+    inputs = [(record["text"], record["text_b"]) for record in records]
+    return inputs, _their_shares(folder, "MultipleChoice", starts, ends, len(COLOURS))
 
 
 def _their_shares(folder: Path, name: str, firsts: list[str], seconds: list[str], choices: int) -> np.ndarray:
@@ -175,12 +175,12 @@ def _their_shares(folder: Path, name: str, firsts: list[str], seconds: list[str]
 THEIRS = {"classification": _their_classes, "choice": _their_choices}
 
 
-@pytest.mark.long  # the suite packs BERT's, in test_task_packing.py, and lays out rows as each family, here and there
+@pytest.mark.long  # the suite packs BERT's rows in test_task_packing.py
 @pytest.mark.parametrize("kind", PACKED)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_packed_rows_match_single_rows(family: str, kind: str, tmp_path: Path) -> None:
-    start = start_of(family, tmp_path)
-    rows = encoded(kind, start, 64)
+    start = make_start(family, tmp_path)
+    rows = encode_rows(kind, start, 64)
     labels = len(COLOURS) if kind in ("sequence", "tokens") else 0
     everything, pad_id = np.arange(len(rows)), start.tokenizer.pad_id
     single = one_step(kind, 1, padded(rows, everything, int(rows.lengths.max()), pad_id), start, labels)

@@ -1,4 +1,4 @@
-"""`bertjax finetune` as a user has it: killed and resumed, several seeds and settings, all of GLUE, refusals."""
+"""`bertjax finetune`: resuming after kills, several seeds and settings, all of GLUE, bad arguments."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def small_run(folder: Path, **fields: int) -> Path:
     return write_run(as_run(whole, folder / "run"))
 
 
-def tuned(encoder: Path, data: Path, run_dir: Path, *more: str, task: str = "classification") -> list[str]:
+def finetune_arguments(encoder: Path, data: Path, run_dir: Path, *more: str, task: str = "classification") -> list[str]:
     return ["finetune", task, "--init-from", str(encoder), "--data", str(data), "--run-dir", str(run_dir), *more, *FEW]
 
 
@@ -47,8 +47,8 @@ def test_killed_run_resumes_bit_identically(encoder: Path, tmp_path: Path) -> No
     data = write_classes(tmp_path / "data", train=160)
     more = ["--epochs", "8", "--batch-size", "16", "--training.checkpoint-every", "7", "--patience", "9"]
     program = [sys.executable, "-m", "bertjax"]
-    finish([*program, *tuned(encoder, data, tmp_path / "whole", *more)], tmp_path / "whole.log")
-    killed = [*program, *tuned(encoder, data, tmp_path / "killed", *more)]
+    finish([*program, *finetune_arguments(encoder, data, tmp_path / "whole", *more)], tmp_path / "whole.log")
+    killed = [*program, *finetune_arguments(encoder, data, tmp_path / "killed", *more)]
     for signal_sent, code in ((signal.SIGKILL, -9), (signal.SIGTERM, 75)):
         ended = stop_held(killed, tmp_path / "killed.log", signal_sent, "held out", 60, tmp_path / "go")
         assert ended == code
@@ -58,50 +58,50 @@ def test_killed_run_resumes_bit_identically(encoder: Path, tmp_path: Path) -> No
     assert digests(tmp_path / "killed") == digests(tmp_path / "whole")  # the best
     results = [json.loads((tmp_path / name / "results.json").read_text())["result"] for name in ("whole", "killed")]
     assert results[0]["figures"] == results[1]["figures"]
-    told = [(tmp_path / name / "predictions" / "dev.tsv").read_bytes() for name in ("whole", "killed")]
-    assert told[0] == told[1]
+    predictions = [(tmp_path / name / "predictions" / "dev.tsv").read_bytes() for name in ("whole", "killed")]
+    assert predictions[0] == predictions[1]
 
 
 @pytest.mark.long
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs a C library that can keep what is freed")
-def test_steps_reuse_the_pages_of_the_last(tmp_path: Path) -> None:
+def test_steps_reuse_pages_of_earlier_steps(tmp_path: Path) -> None:
     wide = small_run(tmp_path / "wide", intermediate_size=4096)
     data = write_classes(tmp_path / "data", train=512, dev=16)
-    command = tuned(wide, data, tmp_path / "run", "--epochs", "1", "--batch-size", "64")
+    command = finetune_arguments(wide, data, tmp_path / "run", "--epochs", "1", "--batch-size", "64")
     script = Path(__file__).parent / "page_faults.py"
     environment = os.environ | surroundings(devices=1)
     ended = subprocess.run(
         [sys.executable, str(script), *command], capture_output=True, text=True, env=environment, timeout=600
     )
     assert ended.returncode == 0, ended.stderr[-2000:]
-    told = json.loads(ended.stdout.splitlines()[-1])
-    assert told["pages"] > 10_000, "too small to measure"
-    assert min(told["faults"]) < told["pages"] / 10, told
+    counts = json.loads(ended.stdout.splitlines()[-1])
+    assert counts["pages"] > 10_000, "too small to measure"
+    assert min(counts["faults"]) < counts["pages"] / 10, counts
 
 
 @pytest.mark.long  # the suite has a run of two processes in tests/run/test_hosts.py
 def test_every_process_reads_a_foreign_model(encoder: Path, tmp_path: Path) -> None:
-    """A process has its own devices: the first of all is another's."""
+    """Each process must use its own devices: the first device belongs to another process."""
     assert main(["export", str(encoder), "--to", "huggingface", "--output", str(tmp_path / "hf")]) == 0
     script = [sys.executable, Path(__file__).with_name("start_on_hosts.py"), f"hf:{tmp_path / 'hf'}"]
 
     with Group(script, 2, tmp_path / "read.log", address=as_words) as group:
         group.finish(120)
-    (said,) = {re.search(r"^read \['(\w+)', '\1'\]$", log, re.M)[0] for log in group.logs}
-    assert said
+    (match,) = {re.search(r"^read \['(\w+)', '\1'\]$", log, re.M)[0] for log in group.logs}
+    assert match
 
 
 @pytest.mark.long
 def test_two_processes_match_one(encoder: Path, tmp_path: Path) -> None:
     data = write_classes(tmp_path / "data", train=48, dev=16)
     for count, name in ((1, "one"), (2, "two")):
-        command = tuned(encoder, data, tmp_path / name, "--epochs", "2", "--batch-size", "16")
+        command = finetune_arguments(encoder, data, tmp_path / name, "--epochs", "2", "--batch-size", "16")
         log = tmp_path / f"{name}.log"
         with Group([sys.executable, "-m", "bertjax", *command], count, log, devices=2 // count) as group:
             group.finish()
     assert digests(tmp_path / "two") == digests(tmp_path / "one")
-    told = [(tmp_path / name / "predictions" / "dev.tsv").read_bytes() for name in ("one", "two")]
-    assert told[0] == told[1]
+    predictions = [(tmp_path / name / "predictions" / "dev.tsv").read_bytes() for name in ("one", "two")]
+    assert predictions[0] == predictions[1]
     assert (tmp_path / "two" / "huggingface" / "model.safetensors").is_file()
     assert "best run" in group.logs[0] and "best run" not in group.logs[1]
 
@@ -112,7 +112,7 @@ def test_processes_with_different_test_sets_are_rejected(encoder: Path, tmp_path
     for count, folder in enumerate(folders, 1):
         data = write_classes(folder / "data", train=48, dev=16)
         (data / "test.tsv").write_text("text\n" + "the red cat .\n" * count)
-    command = [sys.executable, "-m", "bertjax", *tuned(encoder, Path("data"), tmp_path / "run")]
+    command = [sys.executable, "-m", "bertjax", *finetune_arguments(encoder, Path("data"), tmp_path / "run")]
     with Group(command, 2, tmp_path / "log", folders=folders) as group:
         assert group.wait() == [1, 1]
     assert "process 1 (" in group.logs[1] and "do not have the same data of the task" in group.logs[1], group.output()
@@ -122,7 +122,7 @@ def test_processes_with_different_test_sets_are_rejected(encoder: Path, tmp_path
 def test_finetune_tabulates_seeds_and_exports_the_best(
     encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """From Python; the verb with the same settings finds the runs finished."""
+    """Train from Python; the verb with the same settings then finds the runs finished."""
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("torch")
     data = write_classes(tmp_path / "data", train=16, dev=16)
@@ -155,7 +155,7 @@ def test_finetune_tabulates_seeds_and_exports_the_best(
 
     capsys.readouterr()
     more = ["--seeds", "2", "--epochs", "1", "--batch-size", "16", "--optimizer.beta2", "0.98"]
-    arguments = tuned(encoder, data, tmp_path / "runs", *more)
+    arguments = finetune_arguments(encoder, data, tmp_path / "runs", *more)
     assert main(arguments) == 0
     printed = capsys.readouterr().out
     assert printed.count("finished before") == 2
@@ -169,12 +169,12 @@ def test_finetune_tabulates_seeds_and_exports_the_best(
     again = capsys.readouterr().out
     assert again.count("finished before") == 2 and "\nconfig:\n  " in again and "\n  task.name: " in again
     assert main(["evaluate", str(tmp_path / "runs" / "seed-0")]) == 1
-    said = capsys.readouterr().err
-    assert "was fine-tuned; its figures are in" in said and "with --test FILE: it trains nothing again" in said
+    error = capsys.readouterr().err
+    assert "was fine-tuned; its figures are in" in error and "with --test FILE: it trains nothing again" in error
 
 
 @pytest.mark.long  # the suite has the threshold in test_answers.py and tests/embed/test_predict.py
-def test_questions_that_may_have_no_answer(encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_null_threshold_changes_finished_run(encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_questions(tmp_path / "data", train=32, dev=16)
     for name in ("train", "dev"):
         document = json.loads((tmp_path / "data" / f"{name}-v1.1.json").read_text())
@@ -182,7 +182,7 @@ def test_questions_that_may_have_no_answer(encoder: Path, tmp_path: Path, capsys
             paragraph["qas"][0] |= {"is_impossible": True, "answers": []}
         (tmp_path / "data" / f"{name}-v2.0.json").write_text(json.dumps(document))
     more = ["--epochs", "1", "--batch-size", "16", "--task.max-query", "16"]
-    arguments = tuned(encoder, tmp_path / "data", tmp_path / "run", *more, task="squad2")
+    arguments = finetune_arguments(encoder, tmp_path / "data", tmp_path / "run", *more, task="squad2")
     assert main(arguments) == 0
     head, row = re.search(r"^( *setting .*)\n(.*)$", capsys.readouterr().out, re.M).groups()
     assert "HasAns_f1" in head and "best_f1" in head and "total" not in head and "thresh" not in head
@@ -197,10 +197,10 @@ def test_questions_that_may_have_no_answer(encoder: Path, tmp_path: Path, capsys
     printed = capsys.readouterr().out
     assert "finished before, with other evaluation data or settings" in printed and "NoAns_exact 1.0000" in printed
     assert set(json.loads((places / "predictions.json").read_text()).values()) == {""}
-    assert most_answers() <= 3  # with no answer, which is always among them
+    assert most_answers() <= 3  # including the empty answer, which is always kept
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == logged
-    asked = ["predict", str(tmp_path / "run"), "what colour is the cat ?", "the red cat saw a dog ."]
-    assert main([*asked, "--null-threshold", "1000"]) == main([*asked, "--null-threshold", "-1000"]) == 0
+    command = ["predict", str(tmp_path / "run"), "what colour is the cat ?", "the red cat saw a dog ."]
+    assert main([*command, "--null-threshold", "1000"]) == main([*command, "--null-threshold", "-1000"]) == 0
     answered, not_answered = capsys.readouterr().out.splitlines()
     assert "does not answer" in not_answered and "does not answer" not in answered
 
@@ -218,7 +218,8 @@ def test_finetune_runs_all_glue_tasks(encoder: Path, tmp_path: Path, capsys: pyt
             (tmp_path / folder / f"{split}.tsv").write_text(head + "\n".join(lines) + "\n")
     test = "index\tsentence\n" + "".join(f"{n}\t{text}\n" for n, text in enumerate(sentences(5, 9)))
     (tmp_path / "CoLA" / "test.tsv").write_text(test)
-    assert main(tuned(encoder, tmp_path, tmp_path / "runs", "--epochs", "2", "--batch-size", "16", task="glue")) == 0
+    more = ["--epochs", "2", "--batch-size", "16"]
+    assert main(finetune_arguments(encoder, tmp_path, tmp_path / "runs", *more, task="glue")) == 0
     printed = capsys.readouterr().out
     table = printed[printed.index("GLUE, development sets") :]
     assert re.search(r"cola +matthews +-?[\d.]+ +56.3 +52.1", table) and re.search(
@@ -282,8 +283,8 @@ def test_bad_options_are_rejected(
     overrides = [] if "--max-length" in more else FEW[:2]
     assert main(["finetune", task, "--init-from", str(encoder), "--data", str(data), "--run-dir", str(tmp_path / "run"),
                  *more, *overrides]) == 1  # fmt: skip
-    said = capsys.readouterr().err
-    assert said.startswith("bertjax finetune: ") and re.search(message, said), said
+    error = capsys.readouterr().err
+    assert error.startswith("bertjax finetune: ") and re.search(message, error), error
     assert not (tmp_path / "run").exists()
 
 

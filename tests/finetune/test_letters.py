@@ -1,4 +1,4 @@
-"""Tags and numbers of the letters of sequences: what is read, learnt, written and predicted."""
+"""Tags and numbers for the letters of sequences: reading, training, writing and predicting."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def sequences(count: int, seed: int) -> list[str]:
 
 
 def write_letters(folder: Path) -> Path:
-    """train.jsonl and dev.jsonl: the number and the tag of each letter follow from it; some have no number."""
+    """Write train.jsonl and dev.jsonl; letters determine their number and tag, and the first has no number."""
     folder.mkdir()
     for seed, (name, count) in enumerate({"train": 160, "dev": 16}.items()):
         records = []
@@ -45,7 +45,7 @@ def write_letters(folder: Path) -> Path:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("task", "label"), [("token-regression", "numbers"), ("token-classification", "structure")])
-def test_letters_are_learnt(start: Start, tmp_path: Path, task: str, label: str) -> None:
+def test_letter_tasks_are_learned(start: Start, tmp_path: Path, task: str, label: str) -> None:
     data = write_letters(tmp_path / "data")
     config = small_config(task, start, data, tmp_path / "run", text=("sequence",), label=label, epochs=6)
     content = content_of(config, start)
@@ -54,11 +54,11 @@ def test_letters_are_learnt(start: Start, tmp_path: Path, task: str, label: str)
     assert result.figures[f"eval/{content.metrics[0]}"] > 0.9
     (prediction,) = LoadedModel(load_run(tmp_path / "run")).predict(["ACDE"])
     assert "".join(one[0] for one in prediction) == "ACDE"
-    written = [line.split("\t") for line in (tmp_path / "run/predictions/dev.conll").read_text().splitlines() if line]
-    assert "".join(letter for letter, _ in written) == "".join(sequences(16, 1))
+    lines = [line.split("\t") for line in (tmp_path / "run/predictions/dev.conll").read_text().splitlines() if line]
+    assert "".join(letter for letter, _ in lines) == "".join(sequences(16, 1))
 
 
-def test_texts_of_letters_are_read(tmp_path: Path) -> None:
+def test_sequences_in_table_are_split_into_letters(tmp_path: Path) -> None:
     table = tmp_path / "train.csv"
     table.write_text("sequence,structure,flexibility\nMKT,HHE,0.5 nan -1\n")
     (tagged,) = read_tags(TagColumns("structure", "sequence"), False, table, "train", print)
@@ -77,7 +77,7 @@ def test_texts_of_letters_are_read(tmp_path: Path) -> None:
         ("M KT", [1, 2, 3], "'sequence' is 'M KT', not a list of texts"),
     ],
 )
-def test_wrong_numbers_are_named(tmp_path: Path, sequence: str, numbers: object, message: str) -> None:
+def test_read_numbers_rejects_malformed_records(tmp_path: Path, sequence: str, numbers: object, message: str) -> None:
     path = tmp_path / "train.jsonl"
     path.write_text(json.dumps({"sequence": sequence, "numbers": numbers}) + "\n")
     with pytest.raises(ValueError, match=rf"train\.jsonl:1: .*{message}"):

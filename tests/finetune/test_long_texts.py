@@ -1,4 +1,4 @@
-"""A text of thousands of tokens is learned from and predicted whole, by the members whose rows may be so long."""
+"""Long-context families learn from and predict texts of thousands of tokens."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from bertjax.runtime.processes import alone
 pytestmark = pytest.mark.long
 
 
-def text_of(draw: np.random.Generator, colour: str, tokens: int) -> str:
-    """Sentences of six tokens; behind the first 540 tokens each one names the colour."""
+def make_text(draw: np.random.Generator, colour: str, tokens: int) -> str:
+    """Make sentences of six tokens; after the first 540 tokens each one names the colour."""
     sentences = []
     for number in range(tokens // 6):
         beasts = draw.choice(BEASTS, 2)
-        named = colour if number >= 90 else "a"
-        sentences.append(f"the {beasts[0]} saw {named} {beasts[1]} .")
+        word = colour if number >= 90 else "a"
+        sentences.append(f"the {beasts[0]} saw {word} {beasts[1]} .")
     return " ".join(sentences)
 
 
@@ -38,8 +38,8 @@ def test_class_beyond_512_tokens_is_learned(family: str, tmp_path: Path) -> None
     draw, folder = np.random.default_rng(0), tmp_path / "data"
     folder.mkdir()
     for name, count in (("train", 96), ("dev", 24)):
-        told = draw.choice(COLOURS[:2], count)
-        lines = [f"{text_of(draw, colour, int(draw.integers(700, 1000)))}\t{colour}" for colour in told]
+        labels = draw.choice(COLOURS[:2], count)
+        lines = [f"{make_text(draw, colour, int(draw.integers(700, 1000)))}\t{colour}" for colour in labels]
         (folder / f"{name}.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n")
     config = small_config("classification", start, folder, tmp_path / "run", epochs=12)
     training = replace(config.training, eval_every=1000, global_batch_size=8)
@@ -48,26 +48,26 @@ def test_class_beyond_512_tokens_is_learned(family: str, tmp_path: Path) -> None
         result = finetune(config, start, content_of(config, start), processes, lambda _: None)
     assert result.figures["eval/accuracy"] >= 0.9, result.figures
     model = TaskModel(load_run(result.directory))
-    asked = [(colour, text_of(draw, colour, tokens)) for tokens in (900, 2500, 8000) for colour in COLOURS[:2]]
-    found = model.predict([text for _, text in asked])
+    questions = [(colour, make_text(draw, colour, tokens)) for tokens in (900, 2500, 8000) for colour in COLOURS[:2]]
+    predictions = model.predict([text for _, text in questions])
     assert not model.counts.any_cut
-    right = [prediction.label == colour for prediction, (colour, _) in zip(found, asked, strict=True)]
+    right = [prediction.label == colour for prediction, (colour, _) in zip(predictions, questions, strict=True)]
     assert all(right[:2]) and np.mean(right) >= 0.7, right
 
 
 def write_long_questions(folder: Path, counts: dict[str, int]) -> Path:
-    """What colour the beast is: it is told once, behind 520 tokens or more, in a text of 700 to 900."""
+    """Write questions for a colour that occurs once, after 520 tokens or more, in a text of 700 to 900."""
     folder.mkdir()
     for number, (name, count) in enumerate(counts.items()):
         draw, paragraphs = np.random.default_rng(number), []
         for place in range(count):
             parts = [f"the {draw.choice(BEASTS)} saw a {draw.choice(BEASTS)} ." for _ in range(draw.integers(117, 150))]
-            colour, beast, told = draw.choice(COLOURS), draw.choice(BEASTS), int(draw.integers(88, 116))
-            parts[told] = f"the {colour} {beast} saw a {draw.choice(BEASTS)} ."
-            begins = len(" ".join(parts[:told])) + len(" the ")
+            colour, beast, place_of_answer = draw.choice(COLOURS), draw.choice(BEASTS), int(draw.integers(88, 116))
+            parts[place_of_answer] = f"the {colour} {beast} saw a {draw.choice(BEASTS)} ."
+            begins = len(" ".join(parts[:place_of_answer])) + len(" the ")
             answer = {"text": colour, "answer_start": begins}
-            asked = {"id": f"{name}{place}", "question": f"what colour is the {beast} ?", "answers": [answer]}
-            paragraphs.append({"context": " ".join(parts), "qas": [asked]})
+            qa = {"id": f"{name}{place}", "question": f"what colour is the {beast} ?", "answers": [answer]}
+            paragraphs.append({"context": " ".join(parts), "qas": [qa]})
         document = {"version": "1.1", "data": [{"title": "beasts", "paragraphs": paragraphs}]}
         (folder / f"{name}-v1.1.json").write_text(json.dumps(document))
     return folder

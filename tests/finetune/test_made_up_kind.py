@@ -1,4 +1,4 @@
-"""A kind of task is added by one file and one registration: no other module has to know of it."""
+"""A kind of task is added by one file and one registration, without changes to other modules."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from bertjax.runtime.processes import alone
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
-# Several labels at once: which of some words are in a text, with its own head, targets, metric and predictions.
+# Multi-label classification (which words are in a text) with its own head, targets, metric and predictions.
 SOURCE = '''
-"""Which words of a list a text has."""
+"""Predict which words of a list are in a text."""
 
 import json
 from functools import partial
@@ -83,7 +83,7 @@ class WordSetKind(Kind):
         return example.texts
 
     def load(self, task, config, tokenizer, splits):
-        def rows_of(examples):
+        def make_rows(examples):
             counts = LengthCounts()
             length = config.data.sequence_length
             rows = encode_texts(examples, Segments.one_sequence(1), tokenizer, length, counts)
@@ -91,12 +91,12 @@ class WordSetKind(Kind):
             return rows.extended(rows={"targets": targets, "label_weights": np.ones(len(examples), np.float32)})
 
         def split(name, examples):
-            rows = rows_of(examples)
+            rows = make_rows(examples)
             measure = lambda logits: {"exact": float(np.mean(((logits > 0) == (rows.rows["targets"] > 0)).all(-1)))}
             return Split(rows, partial(_write, name, task.labels), measure)
 
         parts = {name: split(name, examples) for name, examples in splits.dev.items()}
-        return TaskContent(self, task.labels, rows_of(splits.train), parts, {}, task.metrics)
+        return TaskContent(self, task.labels, make_rows(splits.train), parts, {}, task.metrics)
 
     def predict(self, model, inputs):
         examples = [TextExample(f"input {n}", str(n), (text,), None) for n, text in enumerate(inputs, 1)]
@@ -109,7 +109,7 @@ class WordSetKind(Kind):
         return sorted(prediction)
 
 
-def _read(data, split, tell):
+def _read(data, split, notify):
     lines = [json.loads(line) for line in (data / f"{split}.jsonl").read_text().splitlines()] if split != "test" else []
     return [TextExample(f"{split}:{n}", str(n), (one["text"],), tuple(one["words"])) for n, one in enumerate(lines)]
 
@@ -132,7 +132,7 @@ bertjax.register("task_networks", SetNetwork.name, SetNetwork)
 
 @pytest.fixture
 def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The module of the kind, which a plug-in registers for as long as the test runs."""
+    """Register the kind by a plug-in for the duration of a test; returns its module."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(registry, "loaded_plugins", dict(registry.loaded_plugins))
     path = tmp_path / "word_set.py"
@@ -144,8 +144,8 @@ def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def write_words(folder: Path) -> Path:
     folder.mkdir()
     for number, (name, count) in enumerate({"train": 16, "dev": 16}.items()):
-        found = {text: sorted({*text.split()} & {*BEASTS}) for text in sentences(count, number)}
-        lines = [json.dumps({"text": text, "words": words}) for text, words in found.items()]
+        words_by_text = {text: sorted({*text.split()} & {*BEASTS}) for text in sentences(count, number)}
+        lines = [json.dumps({"text": text, "words": words}) for text, words in words_by_text.items()]
         (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
     return folder
 
@@ -157,15 +157,15 @@ def test_added_kind_trains_predicts_and_loads(made_up: ModuleType, tmp_path: Pat
     assert content.kind is made_up.WORD_SET and content.labels == tuple(sorted(BEASTS))
     with alone() as processes:
         result = finetune(config, start, content, processes, lambda line: None)
-    texts, wanted = zip(*((row["text"], {*row["words"]}) for row in map(json.loads, dev.splitlines())), strict=True)
-    found = [{*line.split()} for line in (tmp_path / "run/predictions/dev.txt").read_text().splitlines()]
-    hits = [one == other for one, other in zip(found, wanted, strict=True)]
-    assert any(found) and result.figures["eval/exact"] == pytest.approx(np.mean(hits))
+    texts, expected = zip(*((row["text"], {*row["words"]}) for row in map(json.loads, dev.splitlines())), strict=True)
+    predictions = [{*line.split()} for line in (tmp_path / "run/predictions/dev.txt").read_text().splitlines()]
+    hits = [one == other for one, other in zip(predictions, expected, strict=True)]
+    assert any(predictions) and result.figures["eval/exact"] == pytest.approx(np.mean(hits))
     assert "eval/word_set_loss" in result.figures and result.predictions == ("predictions/dev.txt",)
     run = load_run(result.directory)
     assert (run.kind, run.config.model.head, run.config.model.num_labels) == ("word_set", "words_at_cls", len(BEASTS))
-    assert bertjax.load(result.directory).predict([*texts]) == found
-    assert made_up.WORD_SET.lines(found[0]) == sorted(found[0])
+    assert bertjax.load(result.directory).predict([*texts]) == predictions
+    assert made_up.WORD_SET.lines(predictions[0]) == sorted(predictions[0])
 
 
 def test_package_files_name_only_their_kind(made_up: ModuleType) -> None:

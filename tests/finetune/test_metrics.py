@@ -1,4 +1,4 @@
-"""Figures equal those of scikit-learn and scipy, on random series and on what a simple rule predicts of real data."""
+"""Metrics match scikit-learn and scipy on random series."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NUMBERS = st.lists(
 
 @settings(max_examples=40)
 @given(CLASSES)
-def test_classes(pairs: list[tuple[int, int]]) -> None:
+def test_class_metrics_match_scikit_learn(pairs: list[tuple[int, int]]) -> None:
     sklearn = pytest.importorskip("sklearn.metrics", reason="needs scikit-learn")
     predicted, labels = (np.array(side) for side in zip(*pairs, strict=True))
     with warnings.catch_warnings():
@@ -30,35 +30,35 @@ def test_classes(pairs: list[tuple[int, int]]) -> None:
         assert accuracy(predicted, labels) == pytest.approx(sklearn.accuracy_score(labels, predicted), abs=1e-12)
         assert matthews(predicted, labels) == pytest.approx(sklearn.matthews_corrcoef(labels, predicted), abs=1e-12)
         for positive in range(4):
-            wanted = sklearn.f1_score(labels == positive, predicted == positive, zero_division=0)
-            assert f1(predicted, labels, positive) == pytest.approx(wanted, abs=1e-12)
+            expected = sklearn.f1_score(labels == positive, predicted == positive, zero_division=0)
+            assert f1(predicted, labels, positive) == pytest.approx(expected, abs=1e-12)
 
 
 @settings(max_examples=80)
 @given(NUMBERS)
-def test_numbers(pairs: list[tuple[float, float]]) -> None:
+def test_correlations_match_scipy(pairs: list[tuple[float, float]]) -> None:
     x, y = (np.array(side) for side in zip(*pairs, strict=True))
     constant = (x == x[0]).all() or (y == y[0]).all()
     assert math.isnan(spearman(x, y)) == constant
     if not constant:
         assert spearman(x, y) == pytest.approx(scipy.spearmanr(x, y).statistic, abs=1e-12)
-        # Both lose digits where all values are nearly one.
+        # Both lose digits if all values are almost equal.
         slack = 1e-12 + 1e-14 * np.abs(y).max() / np.ptp(y)
         assert pearson(x, y) == pytest.approx(scipy.pearsonr(x, y).statistic, abs=slack)
         assert pearson(x, x) == pytest.approx(1) and pearson(x, -x) == pytest.approx(-1)
 
 
-def test_very_small_and_very_large_numbers_correlate() -> None:
+def test_pearson_handles_very_small_and_large_numbers() -> None:
     assert pearson([1e-200, 2e-200, 3e-200], [1e200, 2e200, 3e200]) == pytest.approx(1)
 
 
-def test_counts_beyond_64_bits_do_not_overflow() -> None:
+def test_matthews_does_not_overflow() -> None:
     labels = np.arange(200_000) % 2
     assert matthews(labels, labels) == 1 and matthews(1 - labels, labels) == -1
 
 
 @pytest.mark.parametrize("figure", [accuracy, f1, matthews, pearson, spearman])
-def test_unequal_or_empty_or_nan_is_refused(figure) -> None:
+def test_metrics_reject_unequal_empty_or_nan_series(figure) -> None:
     for predicted, labels in (([1, 2], [1]), ([], []), ([[1]], [[1]])):
         with pytest.raises(ValueError, match="one of each for every example"):
             figure(predicted, labels)

@@ -1,5 +1,4 @@
-"""Losses that transformers has no class for: texts told apart within a batch, and relevance; the others are in
-test_task_heads.py."""
+"""Losses without a class in transformers: contrastive vectors and relevance; others are in test_task_heads.py."""
 
 from __future__ import annotations
 
@@ -25,8 +24,8 @@ from bertjax.training.objectives import Batch, Forward, Sums
 ROWS = 8
 
 
-def some_pairs() -> list[tuple[str, str]]:
-    """Among them a query with two answers, an answer of two queries, and an answer that is a query too."""
+def make_pairs() -> list[tuple[str, str]]:
+    """Make pairs, with a query that has two answers, an answer of two queries, and an answer that is also a query."""
     texts = list(dict.fromkeys(sentences(4 * ROWS, 1)))[: 2 * ROWS]
     pairs = list(zip(texts[::2], texts[1::2], strict=True))
     pairs[3] = pairs[1][0], pairs[3][1]
@@ -35,18 +34,18 @@ def some_pairs() -> list[tuple[str, str]]:
     return pairs
 
 
-def batch_of(kind: str, pairs: list[tuple[str, str]], start: Start) -> dict[str, np.ndarray]:
+def make_batch(kind: str, pairs: list[tuple[str, str]], start: Start) -> dict[str, np.ndarray]:
     examples = [TextExample(f"here:{n}", str(n), pair, float(n % 2)) for n, pair in enumerate(pairs)]
     rows = KINDS[kind].encode(examples, (), start.tokenizer, 32, LengthCounts())
     batch = padded(rows, np.arange(ROWS), int(rows.lengths.max()), start.tokenizer.pad_id)
-    batch["label_weights"][5] = 0  # such as fills up a last batch
+    batch["label_weights"][5] = 0  # like the padding of a last batch
     return batch
 
 
-def told_apart(
+def expected_vector_losses(
     vectors: np.ndarray, pairs: list[tuple[str, str]], weights: np.ndarray
 ) -> tuple[list[float], list[float]]:
-    """(nll, hits) of each row, by the texts themselves: what shares none with a pair is wrong for it."""
+    """Compute (nll, hits) of each row; pairs that share no text with a row are its negatives."""
     nll, hits = [], []
     for i, (first, _) in enumerate(vectors):
         wrong = [j for j in range(ROWS) if weights[j] and not {*pairs[i]} & {*pairs[j]}]
@@ -58,13 +57,13 @@ def told_apart(
 
 @pytest.mark.parametrize("kind", [pytest.param("vector", marks=pytest.mark.long), "relevance"])
 def test_losses_match_their_formula_on_four_devices(kind: str, tmp_path: Path) -> None:
-    start, pairs = small_start(tmp_path), some_pairs()
-    batch = batch_of(kind, pairs, start)
+    start, pairs = small_start(tmp_path), make_pairs()
+    batch = make_batch(kind, pairs, start)
     figures, outputs, gradient = one_step(kind, 4, batch, start)
     weights = batch["label_weights"].reshape(-1).astype(np.float64)
     if kind == "vector":
         np.testing.assert_allclose(np.linalg.norm(outputs, axis=-1), 1, rtol=1e-5)
-        nll, hits = told_apart(outputs, pairs, weights)
+        nll, hits = expected_vector_losses(outputs, pairs, weights)
         real = np.flatnonzero(weights)
         measured = nearest_accuracy(outputs[real], batch["texts"][real])
         assert measured["accuracy"] == pytest.approx(figures["vector_accuracy"])
@@ -72,26 +71,26 @@ def test_losses_match_their_formula_on_four_devices(kind: str, tmp_path: Path) -
         z, labels = outputs[:, 0].astype(np.float64), batch["labels"][:, 0]
         nll = np.log1p(np.exp(z)) - labels * z
         hits = (z > 0) == (labels > 0.5)
-    wanted = {"loss": nll, "accuracy": hits}
-    for name, values in wanted.items():
+    expected = {"loss": nll, "accuracy": hits}
+    for name, values in expected.items():
         mean = (np.array(values) * weights).sum() / weights.sum()
         assert figures[f"{kind}_{name}"] == pytest.approx(mean, rel=2e-6)
     if kind == "vector":
         alone = one_step(kind, 1, batch, start)
         assert alone.figures == pytest.approx(figures, rel=2e-6)
         np.testing.assert_allclose(alone.outputs, outputs, rtol=1e-5, atol=1e-6)
-        # What is all-gathered must come back to whose it is.
+        # Gradients of gathered vectors must return to their rows.
         require_equal_gradients(alone.gradient, gradient)
 
 
-class Given:
-    """A network that has made its vectors already."""
+class FixedVectors:
+    """A network with fixed vectors."""
 
     def __init__(self, vectors: jax.Array) -> None:
-        self.made = vectors
+        self.fixed = vectors
 
     def encode(self, *inputs: jax.Array | None, packed: bool, attention: str) -> jax.Array:
-        return self.made
+        return self.fixed
 
     @staticmethod
     def vectors(hidden: jax.Array, sequence_ids: jax.Array, sequences: int) -> jax.Array:
@@ -110,22 +109,22 @@ def test_vector_loss_matches_sentence_transformers() -> None:
     mesh = make_mesh(MeshConfig(), jax.devices()[:4])
 
     def sums(vectors: jax.Array, batch: Batch) -> Sums:
-        forward = Forward({"model": Given(vectors)}, None, packed=True)
+        forward = Forward({"model": FixedVectors(vectors)}, None, packed=True)
         return jax.lax.psum(
             VECTOR.objective(TaskConfig(temperature=TEMPERATURE)).sums(forward, batch, None), BATCH_AXES
         )
 
     rows = jax.sharding.PartitionSpec(BATCH_AXES)
-    found = jax.jit(jax.shard_map(sums, mesh=mesh, in_specs=rows, out_specs=jax.sharding.PartitionSpec()))(
+    result = jax.jit(jax.shard_map(sums, mesh=mesh, in_specs=rows, out_specs=jax.sharding.PartitionSpec()))(
         vectors, batch
     )
     first, second = torch.from_numpy(vectors[weights > 0]).double().unbind(1)
     loss = torch.nn.functional.cross_entropy(first @ second.T / TEMPERATURE, torch.arange(len(first)), reduction="sum")
-    assert float(found["loss"]) == pytest.approx(loss.item(), rel=2e-6)
+    assert float(result["loss"]) == pytest.approx(loss.item(), rel=2e-6)
 
 
 def test_shared_texts_are_not_negatives() -> None:
-    pairs = some_pairs()
+    pairs = make_pairs()
     number = {text: place for place, text in enumerate(dict.fromkeys(np.ravel(pairs).tolist()))}
     texts = np.array([[number[text] for text in pair] for pair in pairs])
     vectors = np.zeros((ROWS, 2, ROWS))
@@ -139,7 +138,7 @@ def test_shared_texts_are_not_negatives() -> None:
 
 
 def test_vector_accuracy_matches_pairwise_search() -> None:
-    """Over more pairs than are multiplied together, many of which share a text."""
+    """Search among more pairs than are multiplied together, many of which share a text."""
     draw = np.random.default_rng(4)
     texts = draw.integers(0, 900, (600, 2)).astype(np.int32)
     vectors = draw.standard_normal((600, 2, 6)).astype(np.float32)
@@ -151,11 +150,11 @@ def test_vector_accuracy_matches_pairwise_search() -> None:
     assert nearest_accuracy(vectors, texts) == {"accuracy": right / 600}
 
 
-@pytest.mark.parametrize(("second", "told"), [("a", True), ("the", False)])
-def test_dev_set_without_negatives_is_reported(second: str, told: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("second", "reported"), [("a", True), ("the", False)])
+def test_dev_set_without_negatives_is_reported(second: str, reported: bool, tmp_path: Path) -> None:
     start = small_start(tmp_path)
     for name, texts in {"train": ["a", "the"], "dev": ["a", second]}.items():
         rows = [json.dumps({"text": text, "text_b": f"{number} cat"}) for number, text in enumerate(texts)]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(rows))
     notes = content_of(small_config("pairs", start, tmp_path, tmp_path / "run"), start).notes
-    assert any(note.startswith("dev: one text is in all pairs") for note in notes) == told
+    assert any(note.startswith("dev: one text is in all pairs") for note in notes) == reported

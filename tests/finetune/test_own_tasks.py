@@ -1,4 +1,4 @@
-"""What a config says of its task is used, or refused by its name where the task has no use for it."""
+"""`make_task` applies the options of a config, or rejects the ones that the task does not support."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bertjax.finetune.tasks import TASKS, make_task
 @pytest.mark.parametrize(
     ("key", "value"), [("text", ("sentence",)), ("label", "gold"), ("id", "number"), ("labels", ("1", "0"))]
 )
-def test_known_tasks_are_read_as_they_are(name: str, key: str, value: object) -> None:
+def test_named_tasks_reject_layout_options(name: str, key: str, value: object) -> None:
     with pytest.raises(
         ValueError, match=rf"^task\.{key}=.*: {name} has files of a fixed layout; leave it out \(--{key}\)"
     ):
@@ -20,7 +20,7 @@ def test_known_tasks_are_read_as_they_are(name: str, key: str, value: object) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "message"),
+    ("name", "options", "message"),
     [
         ("ner", {"id": "n"}, r"task\.id='n': ner names sentences by number; leave it out \(--id\)"),
         ("pos", {"text": ("a", "b")}, r"task\.text=\('a', 'b'\): pos has one column of words"),
@@ -52,12 +52,12 @@ def test_known_tasks_are_read_as_they_are(name: str, key: str, value: object) ->
         ("pairs", {"label": "x"}, r"task\.label='x': pairs has no labels; leave it out \(--label\)"),
     ],
 )
-def test_what_a_kind_has_no_use_for_is_refused(name: str, given: dict, message: str) -> None:
+def test_make_task_rejects_unsupported_options(name: str, options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        make_task(TaskConfig(name=name, **given))
+        make_task(TaskConfig(name=name, **options))
 
 
-def test_run_keeps_its_labels_and_task() -> None:
+def test_resolved_config_makes_the_same_task() -> None:
     for name, labels in (("cola", ("unacceptable", "acceptable")), ("rte", TASKS["rte"].labels), ("squad", ())):
         assert make_task(TaskConfig(name=name, labels=labels)) is TASKS[name]
     assert make_task(TaskConfig(name="classification", labels=("x", "y"), id="n", label="l")).labels == ("x", "y")

@@ -1,4 +1,4 @@
-"""SQuAD's files are read whole and in order, and refused with the question where they contradict themselves."""
+"""SQuAD's files are read in order; errors name the file and the question."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ CONTEXT = "Rollo was a Norse leader."
 
 
 def squad(**question: Any) -> dict[str, Any]:
-    """A file of one question, with these parts of it changed; None: left out."""
-    asked = {"id": "q1", "question": " Who?", "answers": [{"text": "Norse", "answer_start": 12}]} | question
-    asked = {key: value for key, value in asked.items() if value is not None}
-    return {"version": "1.1", "data": [{"title": "Normans", "paragraphs": [{"context": CONTEXT, "qas": [asked]}]}]}
+    """Make a file with one question, with some of its parts replaced, or left out if None."""
+    record = {"id": "q1", "question": " Who?", "answers": [{"text": "Norse", "answer_start": 12}]} | question
+    record = {key: value for key, value in record.items() if value is not None}
+    return {"version": "1.1", "data": [{"title": "Normans", "paragraphs": [{"context": CONTEXT, "qas": [record]}]}]}
 
 
-def written(path: Path, content: Any) -> Path:
+def write_file(path: Path, content: Any) -> Path:
     path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
     return path
 
 
 @pytest.mark.parametrize(("name", "unanswerable"), [("xquad.en.json", False), ("cs224n-dev-v2.0.json.xz", True)])
-def test_real_files(real_data: Path, name: str, unanswerable: bool) -> None:
+def test_real_squad_files_are_read_in_order(real_data: Path, name: str, unanswerable: bool) -> None:
     path = real_data / "qa" / name
     with lzma.open(path) if path.suffix == ".xz" else path.open("rb") as file:
         articles = json.load(file)["data"]
@@ -40,24 +40,24 @@ def test_real_files(real_data: Path, name: str, unanswerable: bool) -> None:
         for p in article["paragraphs"]
         for qa in p["qas"]
     ]
-    found = read_questions(path, unanswerable)
-    assert [(q.article, q.context, q.id, q.question, [*q.answers]) for q in found] == expected
-    assert all(q.impossible == (not q.answers) for q in found)
+    questions = read_questions(path, unanswerable)
+    assert [(q.article, q.context, q.id, q.question, [*q.answers]) for q in questions] == expected
+    assert all(q.impossible == (not q.answers) for q in questions)
     if unanswerable:
         with pytest.raises(ValueError, match=r"question \w+: is_impossible, .* use squad2"):
             read_questions(path, unanswerable=False)
 
 
-def test_sets_of_a_folder(tmp_path: Path) -> None:
+def test_squad_splits_are_found_in_folder(tmp_path: Path) -> None:
     one, two = find_task("squad"), find_task("squad2")
-    (question,) = read_split(one, written(tmp_path / "train-v1.1.json", squad()), "train")
+    (question,) = read_split(one, write_file(tmp_path / "train-v1.1.json", squad()), "train")
     assert question.where == f"{tmp_path / 'train-v1.1.json'}: question q1" and question.question == " Who?"
     assert read_split(one, tmp_path, "train") == [question]
     assert read_split(one, tmp_path, "test") is None
     with pytest.raises(MissingSplitError, match=r"no train set: none of train-v2\.0\.json, train\.json is there"):
         read_split(two, tmp_path, "train")
-    written(tmp_path / "dev-v2.0.json", squad(answers=[], is_impossible=True))
-    written(tmp_path / "test.json", squad(answers=None))
+    write_file(tmp_path / "dev-v2.0.json", squad(answers=[], is_impossible=True))
+    write_file(tmp_path / "test.json", squad(answers=None))
     assert [q.impossible for q in read_dev(two, tmp_path)["dev"]] == [True]
     (blind,) = read_split(two, tmp_path, "test")
     assert blind.answers == () and not blind.impossible
@@ -77,8 +77,8 @@ def test_sets_of_a_folder(tmp_path: Path) -> None:
         (squad(question="a\0b"), "the question has a NUL at character 1"),
     ],
 )
-def test_contradictory_questions_are_refused(tmp_path: Path, content: dict[str, Any], message: str) -> None:
-    path = written(tmp_path / "train.json", content)
+def test_contradictory_questions_are_rejected(tmp_path: Path, content: dict[str, Any], message: str) -> None:
+    path = write_file(tmp_path / "train.json", content)
     with pytest.raises(ValueError, match=message) as error:
         read_questions(path, unanswerable=True)
     assert str(error.value).startswith(f"{path}: question q1")
@@ -98,21 +98,21 @@ def test_contradictory_questions_are_refused(tmp_path: Path, content: dict[str, 
         ("[" * 100_000, "JSON nested deeper"),
     ],
 )
-def test_malformed_files_are_refused(tmp_path: Path, content: Any, message: str) -> None:
-    path = written(tmp_path / "train.json", content)
+def test_malformed_squad_files_are_rejected(tmp_path: Path, content: Any, message: str) -> None:
+    path = write_file(tmp_path / "train.json", content)
     with pytest.raises(ValueError, match=message) as error:
         read_questions(path, unanswerable=True)
     assert str(error.value).startswith(str(path))
 
 
-def test_ids_are_unique(tmp_path: Path) -> None:
+def test_repeated_question_id_is_rejected(tmp_path: Path) -> None:
     content = squad()
     content["data"] *= 2
     with pytest.raises(ValueError, match=r"train\.json: question q1: two questions have this id"):
-        read_questions(written(tmp_path / "train.json", content), unanswerable=False)
+        read_questions(write_file(tmp_path / "train.json", content), unanswerable=False)
 
 
-def test_files_that_are_no_text(tmp_path: Path) -> None:
+def test_missing_or_binary_squad_file_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "train.json"
     with pytest.raises(ValueError, match="no such file"):
         read_questions(path, unanswerable=False)

@@ -1,4 +1,4 @@
-"""Windows and their targets equal those of transformers' tokenizer and run_qa.py, on every question of real files."""
+"""Windows and targets match transformers' tokenizer and run_qa.py on every question of real files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LETTERS = [*SPECIAL_TOKENS, *"abcdefghijklmnopqrstuvwxyz.?", *(f"##{letter}" for
 
 @pytest.fixture(scope="module")
 def tiny() -> WordPiece:
-    """Every word of one letter is a token, and "ab" two."""
+    """A tokenizer with a token for every letter and every continuation letter."""
     return WordPiece(LETTERS, UNCASED)
 
 
@@ -35,17 +35,21 @@ def uncased(real_data: Path) -> Tokenizer:
     return load_tokenizer(real_data / "vocab" / "bert-base-uncased", UNCASED)
 
 
-def asked(context: str, question: str = "a b ?", *answers: tuple[str, int], impossible: bool = False) -> Question:
+def make_question(
+    context: str, question: str = "a b ?", *answers: tuple[str, int], impossible: bool = False
+) -> Question:
     return Question(f"made-up.json: question {context[:9]}", context, question, context, answers, impossible)
 
 
-def windows_of(questions: list[Question], tokenizer: Tokenizer, **sizes: int) -> tuple[QuestionWindows, QuestionCounts]:
+def make_windows(
+    questions: list[Question], tokenizer: Tokenizer, **sizes: int
+) -> tuple[QuestionWindows, QuestionCounts]:
     counts = QuestionCounts()
     return question_windows(questions, tokenizer, WindowSizes(**sizes), counts), counts
 
 
-def rows_of(windows: QuestionWindows) -> Iterator[tuple[int, list[int], list[int], list, int, int]]:
-    """(question, ids, token types, characters or None, start, end) of each row."""
+def list_rows(windows: QuestionWindows) -> Iterator[tuple[int, list[int], list[int], list, int, int]]:
+    """Yield (question, ids, token types, spans or None, start, end) of each row."""
     rows = windows.rows
     for n, question in enumerate(windows.question.tolist()):
         inside = slice(rows.offsets[n], rows.offsets[n + 1])
@@ -54,8 +58,8 @@ def rows_of(windows: QuestionWindows) -> Iterator[tuple[int, list[int], list[int
         yield question, ids, types, spans, int(rows.rows["starts"][n, 0]), int(rows.rows["ends"][n, 0])
 
 
-def target_by_run_qa(offsets: list, places: list[int], question: Question) -> tuple[int, int]:
-    """run_qa.py's walk over a window whose tokens of the text have these places in the row."""
+def run_qa_target(offsets: list, places: list[int], question: Question) -> tuple[int, int]:
+    """Find a window's target like run_qa.py; `places` are the positions of the text's tokens in the row."""
     if not question.answers:
         return 0, 0
     text, start = question.answers[0]
@@ -67,18 +71,18 @@ def target_by_run_qa(offsets: list, places: list[int], question: Question) -> tu
         first += 1
     while offsets[last][1] >= end:
         last -= 1
-    # The last [SEP] has the characters 0 to 0: where the answer starts in the last token, the walk goes on to it.
+    # The last [SEP] has the span (0, 0), so that the walk reaches it if the answer starts in the last token.
     return min(first - 1, places[-1]), last + 1
 
 
-def by_transformers(questions: list[Question], tokenizer, sizes: WindowSizes) -> list[tuple]:
-    """As `rows_of`, by its tokenizer. Its `stride`, one for a call, is the overlap; so one call for each length."""
-    of_length = defaultdict(list)
+def transformers_rows(questions: list[Question], tokenizer, sizes: WindowSizes) -> list[tuple]:
+    """Like `list_rows`, with transformers' tokenizer. Its `stride` is the overlap, so that each length needs a call."""
+    numbers_by_length = defaultdict(list)
     for number, ids in enumerate(tokenizer([q.question for q in questions], add_special_tokens=False)["input_ids"]):
         assert len(ids) <= sizes.max_query
-        of_length[len(ids)].append(number)
-    found = []
-    for length, numbers in of_length.items():
+        numbers_by_length[len(ids)].append(number)
+    rows = []
+    for length, numbers in numbers_by_length.items():
         encoded = tokenizer(
             [questions[number].question.lstrip() for number in numbers],
             [questions[number].context for number in numbers],
@@ -94,9 +98,9 @@ def by_transformers(questions: list[Question], tokenizer, sizes: WindowSizes) ->
             inside = [sequence == 1 for sequence in encoded.sequence_ids(n)]
             places = [place for place, holds in enumerate(inside) if holds]
             spans = [offset if holds else None for offset, holds in zip(offsets, inside, strict=True)]
-            target = target_by_run_qa(offsets, places, question)
-            found.append((numbers[sample], encoded["input_ids"][n], encoded["token_type_ids"][n], spans, *target))
-    return sorted(found, key=lambda row: row[0])  # stable: a question's windows stay in order
+            target = run_qa_target(offsets, places, question)
+            rows.append((numbers[sample], encoded["input_ids"][n], encoded["token_type_ids"][n], spans, *target))
+    return sorted(rows, key=lambda row: row[0])  # stable: a question's windows stay in order
 
 
 @pytest.mark.parametrize(
@@ -109,7 +113,7 @@ def by_transformers(questions: list[Question], tokenizer, sizes: WindowSizes) ->
         pytest.param("cs224n-dev-v2.0.json.xz", WindowSizes(128, 32, 48), 14000, marks=pytest.mark.long),
     ],
 )
-def test_equal_transformers_on_real_questions(
+def test_windows_match_transformers_on_real_questions(
     real_data: Path, uncased: Tokenizer, name: str, sizes: WindowSizes, several: int
 ) -> None:
     transformers = pytest.importorskip("transformers")
@@ -117,24 +121,24 @@ def test_equal_transformers_on_real_questions(
     questions = read_questions(real_data / "qa" / name, unanswerable)
     assert len(questions) == count
     vocabulary = str(real_data / "vocab" / "bert-base-uncased" / "vocab.txt")
-    theirs = by_transformers(questions, transformers.BertTokenizerFast(vocabulary, do_lower_case=True), sizes)
+    theirs = transformers_rows(questions, transformers.BertTokenizerFast(vocabulary, do_lower_case=True), sizes)
     counts = QuestionCounts()
     windows = question_windows(questions, uncased, sizes, counts)
-    ours = list(rows_of(windows))
+    ours = list(list_rows(windows))
     assert len(ours) == len(theirs) > count + several
     assert ours == theirs
     assert counts.examples == count and counts.windows - counts.windowed == len(ours) - count
 
 
-def test_windows_of_a_made_up_text(tiny: WordPiece) -> None:
-    question = asked("c d e f g h i", "a b ?", ("g", 8))
-    windows, counts = windows_of([question], tiny, max_length=9, doc_stride=2, max_query=3)
-    shown = [" ".join(tiny.tokens[i] for i in ids) for _, ids, *_ in rows_of(windows)]
+def test_long_text_gets_overlapping_windows(tiny: WordPiece) -> None:
+    question = make_question("c d e f g h i", "a b ?", ("g", 8))
+    windows, counts = make_windows([question], tiny, max_length=9, doc_stride=2, max_query=3)
+    texts = [" ".join(tiny.tokens[i] for i in ids) for _, ids, *_ in list_rows(windows)]
     front = "[CLS] a b ? [SEP]"
-    assert shown == [f"{front} {part} [SEP]" for part in ("c d e", "e f g", "g h i")]
-    assert [row[2] for row in rows_of(windows)] == [[0] * 5 + [1] * 4] * 3
-    assert [row[4:] for row in rows_of(windows)] == [(0, 0), (7, 7), (5, 5)]
-    assert [question.context[slice(*span)] for row in rows_of(windows) for span in row[3] if span] == [*"cdeefgghi"]
+    assert texts == [f"{front} {part} [SEP]" for part in ("c d e", "e f g", "g h i")]
+    assert [row[2] for row in list_rows(windows)] == [[0] * 5 + [1] * 4] * 3
+    assert [row[4:] for row in list_rows(windows)] == [(0, 0), (7, 7), (5, 5)]
+    assert [question.context[slice(*span)] for row in list_rows(windows) for span in row[3] if span] == [*"cdeefgghi"]
     assert windows.rows.rows["cls_positions"].tolist() == [[0]] * 3
     assert (windows.rows.tokens["sequence_ids"] == 1).all()
     assert (counts.examples, counts.tokens, counts.windowed, counts.windows) == (1, 10, 1, 3)
@@ -150,17 +154,17 @@ def test_windows_of_a_made_up_text(tiny: WordPiece) -> None:
     [
         (("ab", 0), (5, 6)),
         (("b", 1), (6, 6)),
-        ((" ab ", 2), (7, 8)),  # white space around an answer is none of it
+        ((" ab ", 2), (7, 8)),  # white space around an answer is not part of it
         (("c", 7), (9, 9)),
         (("ab ab  c", 0), (5, 9)),
-        (("9", 10), (10, 10)),  # of [UNK]
-        (("\u00ad", 11), (0, 0)),  # no token stands for it
+        (("9", 10), (10, 10)),  # [UNK]
+        (("\u00ad", 11), (0, 0)),  # no token represents it
     ],
 )
-def test_targets(tiny: WordPiece, answer: tuple[str, int], target: tuple[int, int]) -> None:
+def test_targets_are_tokens_of_the_answer(tiny: WordPiece, answer: tuple[str, int], target: tuple[int, int]) -> None:
     context = "ab ab  c 99\u00ad"
     assert context[answer[1] :].startswith(answer[0])
-    (row,) = rows_of(windows_of([asked(context, "a b ?", answer)], tiny)[0])
+    (row,) = list_rows(make_windows([make_question(context, "a b ?", answer)], tiny)[0])
     assert row[4:] == target
 
 
@@ -190,16 +194,16 @@ def test_targets_match_answers_with_stripped_accents(context: str, answer: str, 
 
 
 def answered_by(tokenizer: Tokenizer, context: str, answer: str) -> tuple[list[str], str]:
-    """The tokens of the target, and the characters that the predicted answer would have."""
-    question = asked(context, "a", (answer, context.index(answer)))
-    ((_, ids, _, spans, start, end),) = rows_of(windows_of([question], tokenizer)[0])
+    """Get (tokens of the target, text of the answer that they predict)."""
+    question = make_question(context, "a", (answer, context.index(answer)))
+    ((_, ids, _, spans, start, end),) = list_rows(make_windows([question], tokenizer)[0])
     assert 0 < start <= end, (start, end)
     return [tokenizer.tokens[i] for i in ids[start : end + 1]], context[spans[start][0] : spans[end][1]]
 
 
 @pytest.fixture(scope="module")
 def composing() -> Tokenizer:
-    """A vocabulary of characters in NFKC."""
+    """A Unigram tokenizer with NFKC normalization."""
     rules = TextRules(lowercase=False, strip_accents=False)
     letters = "an office cafe é ｶﾞガカ 한국어 x full 12 ½ ⁄"
     texts = [f"{first} {second}" for first in letters.split() for second in letters]
@@ -224,22 +228,27 @@ def composing() -> Tokenizer:
 def test_targets_are_tokens_of_answer_under_nfkc(composing: Tokenizer, context: str, answer: str) -> None:
     tokens, predicted = answered_by(composing, context, answer)
     spelled = unicodedata.normalize("NFKC", answer).replace("\u200b", "")
-    written = unicodedata.normalize("NFKC", "".join(tokens).lstrip("\u2581"))
-    assert written in (spelled, "<unk>")  # one token for a word of unknown characters
+    spelling = unicodedata.normalize("NFKC", "".join(tokens).lstrip("\u2581"))
+    assert spelling in (spelled, "<unk>")  # one token for a word of unknown characters
     assert predicted == answer.replace("\u200b", "")
 
 
-def test_questions_without_answers(tiny: WordPiece) -> None:
-    questions = [asked("a c", impossible=True), asked("b c"), asked("\u00ad"), asked("d c", "e", ("c", 2))]
-    windows, _ = windows_of(questions, tiny)
-    assert [row[4:] for row in rows_of(windows)] == [(0, 0), (0, 0), (0, 0), (4, 4)]
+def test_unanswered_questions_have_cls_as_target(tiny: WordPiece) -> None:
+    questions = [
+        make_question("a c", impossible=True),
+        make_question("b c"),
+        make_question("\u00ad"),
+        make_question("d c", "e", ("c", 2)),
+    ]
+    windows, _ = make_windows(questions, tiny)
+    assert [row[4:] for row in list_rows(windows)] == [(0, 0), (0, 0), (0, 0), (4, 4)]
     assert windows.rows.rows["label_weights"].tolist() == [[1], [0], [0], [1]]
-    assert windows.rows.lengths.tolist() == [8, 8, 6, 6]  # a text without tokens has its row too
+    assert windows.rows.lengths.tolist() == [8, 8, 6, 6]  # a text without tokens has a row too
 
 
-def test_long_questions(tiny: WordPiece) -> None:
-    questions = [asked("c d", "a"), asked("c d e f", "a b ? a b")]
-    windows, counts = windows_of(questions, tiny, max_length=8, doc_stride=3, max_query=4)
+def test_long_questions_are_truncated_or_rejected(tiny: WordPiece) -> None:
+    questions = [make_question("c d", "a"), make_question("c d e f", "a b ? a b")]
+    windows, counts = make_windows(questions, tiny, max_length=8, doc_stride=3, max_query=4)
     assert windows.rows.lengths.tolist() == [6, 8, 8, 8, 8]  # with room for one token, windows are one apart
     *others, last = counts.notices(8)
     assert last == "1 of 2 questions were too long themselves and were truncated: 1 tokens were left out"
@@ -254,13 +263,13 @@ def test_long_questions(tiny: WordPiece) -> None:
 
 
 @pytest.mark.parametrize("sizes", [(67, 128, 64), (384, 0, 64), (384, 128, 0)])
-def test_sizes_that_cannot_be(sizes: tuple[int, int, int]) -> None:
-    with pytest.raises(ValueError, match=r"; raise the one or lower the other|give 1 or more for each"):
+def test_impossible_window_sizes_are_rejected(sizes: tuple[int, int, int]) -> None:
+    with pytest.raises(ValueError, match=r"; raise max length or lower max query|both must be at least 1"):
         WindowSizes(*sizes)
 
 
-def test_a_text_cannot_forge_a_separator(tiny: WordPiece) -> None:
-    windows, _ = windows_of([asked("[SEP] a", "[CLS] b")], tiny)
+def test_text_cannot_forge_separators(tiny: WordPiece) -> None:
+    windows, _ = make_windows([make_question("[SEP] a", "[CLS] b")], tiny)
     ids = windows.rows.tokens["input_ids"].tolist()
     assert ids.count(tiny.cls_id) == 1 and ids.count(tiny.sep_id) == 2
     with pytest.raises(ValueError, match="NUL"):
@@ -268,7 +277,7 @@ def test_a_text_cannot_forge_a_separator(tiny: WordPiece) -> None:
 
 
 def test_text_may_spell_a_unigram_piece() -> None:
-    """Its control pieces are in the model itself, so that other readers of the model find them in text."""
+    """Control pieces are part of a Unigram model, so that other readers of the model find them in text."""
     rules = TextRules(lowercase=False, strip_accents=False)
     learned = [f"{first} {second} [MASK]<pad>." for first in "abcdefgh" for second in "ABCDEFGHIJKLMNOPRSTU"]
     tokenizer = train_tokenizer("unigram", count_for("unigram", learned, rules), 60, rules)
@@ -288,7 +297,7 @@ def test_text_may_spell_a_unigram_piece() -> None:
         ("albert-base-v1", UNCASED),
     ],
 )
-def test_spans_of_every_tokenizer(real_data: Path, vocabulary: str, rules: TextRules) -> None:
+def test_spans_cover_text_for_every_tokenizer(real_data: Path, vocabulary: str, rules: TextRules) -> None:
     tokenizer = load_tokenizer(real_data / "vocab" / vocabulary, rules)
     texts = {q.context for q in read_questions(real_data / "qa" / "xquad.en.json", unanswerable=False)}
     texts = ["", " a  b ", "<mask> [MASK] x", "e\u0301t\u00e9  \u4e2d\u6587", *sorted(texts)[:40]]

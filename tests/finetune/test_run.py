@@ -1,4 +1,4 @@
-"""Fine-tuning runs through the trainer that pretrains: they learn, stop early, are resumed and evaluated again."""
+"""Fine-tuning runs learn, stop early, resume, and are evaluated again."""
 
 from __future__ import annotations
 
@@ -33,9 +33,11 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
     return small_start(tmp_path_factory.mktemp("start"))
 
 
-def run(config: FinetuneConfig, start: Start, said: list[str] | None = None) -> Result:
+def run(config: FinetuneConfig, start: Start, lines: list[str] | None = None) -> Result:
     with alone() as processes:
-        return finetune(config, start, content_of(config, start), processes, (said if said is not None else []).append)
+        return finetune(
+            config, start, content_of(config, start), processes, (lines if lines is not None else []).append
+        )
 
 
 def evaluations(directory: str, figure: str) -> dict[int, float]:
@@ -51,7 +53,7 @@ def evaluations(directory: str, figure: str) -> dict[int, float]:
     ],
 )
 @pytest.mark.long  # the suite has classification, below
-def test_a_task_is_learned_and_predicted(
+def test_task_is_learned_and_predicted(
     start: Start, tmp_path: Path, task: str, write: Callable[[Path], Path], figure: str, least: float
 ) -> None:
     config = small_config(task, start, write(tmp_path / "data"), tmp_path / "run", epochs=12)
@@ -60,7 +62,7 @@ def test_a_task_is_learned_and_predicted(
 
 
 def require_learned(config: FinetuneConfig, result: Result, figure: str, least: float) -> None:
-    """A figure, predictions, a model that can be loaded, and a report with all of them."""
+    """Require a figure, predictions, a loadable model, and a report."""
     folder = Path(config.run_dir)
     assert result.figures[figure] >= least, result
     assert evaluations(result.directory, figure)[result.step] == pytest.approx(result.figures[figure])
@@ -74,7 +76,7 @@ def require_learned(config: FinetuneConfig, result: Result, figure: str, least: 
 
 @pytest.fixture(scope="module")
 def patient(start: Start, tmp_path_factory: pytest.TempPathFactory) -> tuple[FinetuneConfig, Result]:
-    """A run that ended by patience, with its data beside it."""
+    """A run that stopped early, with its data next to it."""
     folder = tmp_path_factory.mktemp("patient")
     config = small_config("classification", start, write_classes(folder / "data"), folder / "run", epochs=40)
     config = replace(config, task=replace(config.task, patience=3))
@@ -94,35 +96,35 @@ def test_patience_stops_and_keeps_the_best(start: Start, patient: tuple[Finetune
 
 
 def test_finished_run_is_not_repeated_but_evaluated(start: Start, patient: tuple[FinetuneConfig, Result]) -> None:
-    """Changes the data of the run, so it comes last of its tests."""
-    (config, first), said = patient, list[str]()
+    """Changes the data of the run, so that it must be the last test of the run."""
+    (config, first), lines = patient, list[str]()
     data, folder = Path(config.task.data), Path(config.run_dir)
     results = folder / "results.json"
     before, logged = results.read_bytes(), (folder / METRICS_FILE).read_bytes()
-    told = json.loads(before)
-    assert told["result"]["figures"] == first.figures
-    assert told["metadata"]["config"]["task"]["labels"] == ["blue", "green", "red"]
+    stored = json.loads(before)
+    assert stored["result"]["figures"] == first.figures
+    assert stored["metadata"]["config"]["task"]["labels"] == ["blue", "green", "red"]
     assert first.baselines["baseline/accuracy"] == max(first.baselines.values())
-    assert run(config, start, said) == first
-    assert said == [f"{config.run_dir}: finished before"] and results.read_bytes() == before
+    assert run(config, start, lines) == first
+    assert lines == [f"{config.run_dir}: finished before"] and results.read_bytes() == before
     other = replace(config, optimizer=replace(config.optimizer, learning_rate=1e-3))
     with pytest.raises(ValueError, match=r"optimizer.learning_rate: checkpoint has 0.002, config has 0.001"):
         run(other, start)
 
-    # Other evaluation data: the model is evaluated again, and not trained.
+    # Other evaluation data: the model is evaluated again without training.
     shutil.copy(data / "dev.tsv", data / "test.tsv")
-    said = []
+    lines = []
     with alone() as processes:
-        again = finetune(config, start, content_of(config, start), processes, said.append)
-        assert processes.progress().units == 4, "each batch is one that all begin together, or none"
-    assert len(said) == 1 and said[0].startswith(f"{config.run_dir}: finished before, with other evaluation data")
+        again = finetune(config, start, content_of(config, start), processes, lines.append)
+        assert processes.progress().units == 4, "all processes begin each batch together"
+    assert len(lines) == 1 and lines[0].startswith(f"{config.run_dir}: finished before, with other evaluation data")
     assert (folder / METRICS_FILE).read_bytes() == logged
     assert again.figures == first.figures | {"test/accuracy": first.figures["eval/accuracy"],
                                              "test/macro_f1": first.figures["eval/macro_f1"]}  # fmt: skip
     assert (again.step, again.seconds) == (first.step, first.seconds)
     dev, test = ((folder / name).read_bytes() for name in again.predictions)
     assert again.predictions == ("predictions/dev.tsv", "predictions/test.tsv") and dev == test
-    assert run(config, start, said) == again and said[1:] == [f"{config.run_dir}: finished before"]
+    assert run(config, start, lines) == again and lines[1:] == [f"{config.run_dir}: finished before"]
     written = results.read_text()
     results.write_text(written.replace(f'"step": {first.step}', '"step": 2'))
     shutil.copy(data / "train.tsv", data / "test.tsv")
@@ -138,7 +140,7 @@ def test_finished_run_is_not_repeated_but_evaluated(start: Start, patient: tuple
         run(config, start)
 
 
-def test_what_measures_is_known_wherever_it_lies(start: Start, tmp_path: Path) -> None:
+def test_measured_by_depends_on_data_not_on_path(start: Start, tmp_path: Path) -> None:
     places = [write_questions(tmp_path / name, train=4, dev=4) for name in "abc"]
     (places[2] / "dev-v1.1.json").write_text((places[2] / "dev-v1.1.json").read_text().replace('"dev0"', '"other"'))
     configs = [small_config("squad", start, place, tmp_path / "run") for place in places]
@@ -150,7 +152,7 @@ def test_what_measures_is_known_wherever_it_lies(start: Start, tmp_path: Path) -
 
 
 @pytest.mark.long  # the suite has the metrics in test_metrics.py
-def test_a_figure_that_is_not_defined(start: Start, tmp_path: Path) -> None:
+def test_undefined_correlation_is_nan_and_stored_as_null(start: Start, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     for name, count in (("train", 16), ("dev", 2)):
         rows = [f"{text}\t{number % 3 if name == 'train' else 2.5}" for number, text in enumerate(sentences(count, 0))]
@@ -158,11 +160,11 @@ def test_a_figure_that_is_not_defined(start: Start, tmp_path: Path) -> None:
     config = small_config("regression", start, tmp_path / "data", tmp_path / "run", epochs=1)
     result = run(config, start)
     assert math.isnan(result.figures["eval/spearman"])
-    told = json.loads((tmp_path / "run" / "results.json").read_text(), parse_constant=pytest.fail)
-    assert told["result"]["figures"]["eval/spearman"] is None
-    said: list[str] = []
-    again = run(config, start, said)
-    assert said == [f"{config.run_dir}: finished before"] and math.isnan(again.figures["eval/spearman"])
+    stored = json.loads((tmp_path / "run" / "results.json").read_text(), parse_constant=pytest.fail)
+    assert stored["result"]["figures"]["eval/spearman"] is None
+    lines: list[str] = []
+    again = run(config, start, lines)
+    assert lines == [f"{config.run_dir}: finished before"] and math.isnan(again.figures["eval/spearman"])
     patient = replace(config, run_dir=str(tmp_path / "other"), task=replace(config.task, patience=2))
     with pytest.raises(ValueError, match=r"task.patience=2: all 2 numbers of the development set are 2.5"):
         run(patient, start)
@@ -171,52 +173,52 @@ def test_a_figure_that_is_not_defined(start: Start, tmp_path: Path) -> None:
 @pytest.mark.long  # pretraining has the same test in the suite
 def test_run_in_object_storage_equals_a_local_one(start: Start, tmp_path: Path) -> None:
     data = write_classes(tmp_path / "data", train=48, dev=16)
-    there = RemotePath("memory://finetuned/run")
-    for place in (there, tmp_path / "here"):
+    remote = RemotePath("memory://finetuned/run")
+    for place in (remote, tmp_path / "here"):
         result = run(small_config("classification", start, data, place, epochs=1), start)
         assert result.predictions == ("predictions/dev.tsv",)
     for name in ("predictions/dev.tsv", "vocab.txt"):
-        assert (there / name).read_bytes() == (tmp_path / "here" / name).read_bytes()
-    again, said = small_config("classification", start, data, there, epochs=1), list[str]()
-    run(again, start, said)
-    assert said == [f"{there}: finished before"]
+        assert (remote / name).read_bytes() == (tmp_path / "here" / name).read_bytes()
+    again, lines = small_config("classification", start, data, remote, epochs=1), list[str]()
+    run(again, start, lines)
+    assert lines == [f"{remote}: finished before"]
 
 
-def test_head_is_drawn_unless_of_the_same_task(start: Start, tmp_path: Path) -> None:
+def test_head_is_random_unless_of_same_task(start: Start, tmp_path: Path) -> None:
     config = small_config("classification", start, write_classes(tmp_path / "data"), tmp_path / "run")
     config = resolved(config, content_of(config, start))
-    said: list[str] = []
-    drawn = initial_params(config, start, said.append)
-    other = initial_params(replace(config, training=replace(config.training, seed=1)), start, said.append)
+    lines: list[str] = []
+    drawn = initial_params(config, start, lines.append)
+    other = initial_params(replace(config, training=replace(config.training, seed=1)), start, lines.append)
     kernel = lambda params: np.asarray(params["head"]["dense"]["kernel"])  # noqa: E731
     assert not np.array_equal(kernel(drawn), kernel(other))
     for params in (drawn, other):
         jax.tree.map(np.testing.assert_array_equal, params["encoder"], jax.device_get(start.params["encoder"]))
     tuned = Start("tuned", config.model, start.tokenizer, drawn, (), config.task.labels, "sequence")
     second = replace(config, training=replace(config.training, seed=1))
-    assert np.array_equal(kernel(initial_params(second, tuned, said.append)), kernel(drawn)) and not said
+    assert np.array_equal(kernel(initial_params(second, tuned, lines.append)), kernel(drawn)) and not lines
     strange = replace(tuned, labels=("x", "y", "z"))
-    assert not np.array_equal(kernel(initial_params(second, strange, said.append)), kernel(drawn))
-    assert said == ["tuned has a head for other outputs (sequence); a new head starts at random"]
+    assert not np.array_equal(kernel(initial_params(second, strange, lines.append)), kernel(drawn))
+    assert lines == ["tuned has a head for other outputs (sequence); a new head starts at random"]
 
 
 @pytest.mark.long  # the suite has the rule with one kind
 def test_head_of_another_kind_or_shape_is_not_reused(start: Start, tmp_path: Path) -> None:
     def config(kind: str, **fields: int) -> FinetuneConfig:
-        found = small_config("classification", start, tmp_path, tmp_path / "run")
-        training = replace(found.training, objectives=(kind,), seed=fields.pop("seed", 0))
+        base = small_config("classification", start, tmp_path, tmp_path / "run")
+        training = replace(base.training, objectives=(kind,), seed=fields.pop("seed", 0))
         labels = ("A", "B") if kind == "tokens" else ()
-        model = KINDS[kind].headed(replace(found.model, **fields), len(labels))
-        return replace(found, model=model, training=training, task=replace(found.task, labels=labels))
+        model = KINDS[kind].headed(replace(base.model, **fields), len(labels))
+        return replace(base, model=model, training=training, task=replace(base.task, labels=labels))
 
     for was, now, carried in (
         (config("regression"), config("relevance", seed=1), False),
         (config("tokens"), config("tokens", seed=1), True),
         (config("tokens"), config("tokens", seed=1, lstm_size=4), False),
     ):
-        old, said = initial_params(was, start, print), list[str]()
+        old, lines = initial_params(was, start, print), list[str]()
         tuned = Start("tuned", was.model, start.tokenizer, old, (), was.task.labels, *was.training.objectives)
-        new = initial_params(now, tuned, said.append)
+        new = initial_params(now, tuned, lines.append)
         assert new["head"].keys() == abstract_network(now.model)[1]["head"].keys()
         same = np.array_equal(new["head"]["dense"]["kernel"], old["head"]["dense"]["kernel"])
-        assert (same, len(said)) == (carried, not carried)
+        assert (same, len(lines)) == (carried, not carried)

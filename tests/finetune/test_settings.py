@@ -1,4 +1,4 @@
-"""Which runs a task has, and what is said of several."""
+"""Settings and seeds of a task's runs, and summaries of several runs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_settings_combine_values_and_seeds() -> None:
     assert second.training.global_batch_size == 16
 
 
-def test_one_run_lies_where_the_task_does() -> None:
+def test_single_run_has_directory_of_task() -> None:
     (setting,) = make_settings(FinetuneConfig(run_dir="runs/x"), {"learning_rate": (1e-5,)}, 1)
     assert setting.name == "" and [run.run_dir for run in setting.runs] == ["runs/x"]
 
@@ -83,7 +83,7 @@ def test_undefined_figures_are_never_best() -> None:
     assert undefined.best.directory == "a" and undefined.cells("") == ["nan"]
 
 
-def test_a_summary_has_means_deviations_and_the_best() -> None:
+def test_summary_has_means_deviations_and_best_run() -> None:
     results = {"lr1": [result("a", 0.5), result("b", 0.9)], "lr2": [result("c", 0.75), result("d", 0.75)]}
     summary = TaskSummary("rte", ("accuracy",), results, {"BERT Base, test": 66.4})
     assert summary.best.directory == "b" and summary.best_setting == "lr2"
@@ -97,26 +97,27 @@ def test_average_is_over_tasks_with_published_figures() -> None:
     def summary(task: str, accuracy: float, published: dict[str, float]) -> TaskSummary:
         return TaskSummary(task, ("accuracy",), {"": [result("a", accuracy)]}, published)
 
-    known = [summary("rte", 0.5, {"A": 66.4, "B": 70}), summary("sst2", 0.9, {"A": 93.5, "B": 94})]
-    unknown = summary("wnli", 0.1, {"A": 53.5})
-    assert overall([*known, unknown], ["A", "B"]).rows[-1] == ("average of 2", "", "70.00", "79.95", "82.00", "none")
-    assert [row[0] for row in overall([known[0], unknown], ["A", "B"]).rows] == ["rte", "wnli"]
+    published = [summary("rte", 0.5, {"A": 66.4, "B": 70}), summary("sst2", 0.9, {"A": 93.5, "B": 94})]
+    unpublished = summary("wnli", 0.1, {"A": 53.5})
+    average = overall([*published, unpublished], ["A", "B"]).rows[-1]
+    assert average == ("average of 2", "", "70.00", "79.95", "82.00", "none")
+    assert [row[0] for row in overall([published[0], unpublished], ["A", "B"]).rows] == ["rte", "wnli"]
     constant = {baseline_name("eval/accuracy"): 0.5}
-    with_constants = [replace(one, results={"": [result("a", 0.5, constant)]}) for one in known]
+    with_constants = [replace(one, results={"": [result("a", 0.5, constant)]}) for one in published]
     assert overall(with_constants, ["A", "B"]).rows[-1][-1] == "50.00"
 
 
 def test_table_has_baseline_of_every_figure() -> None:
     figures = {"eval/f1": 0.8122, "eval/accuracy": 0.6838, "test/f1": 0.5, "eval/matthews": 0.1}
     baselines = {"baseline/f1": 0.8122, "baseline/accuracy": 0.6838, "baseline/test/f1": 0.25}
-    done = Result("a", 10, figures, baselines, 60.0, ())
-    table = TaskSummary("mrpc", ("f1", "accuracy"), {"": [done]}, {}).table()
+    run = Result("a", 10, figures, baselines, 60.0, ())
+    table = TaskSummary("mrpc", ("f1", "accuracy"), {"": [run]}, {}).table()
     assert table.rows == (
         ("default", "1", "81.22", "68.38", "50.00", "10.00", "1.0"),
         ("constant answer", "", "81.22", "68.38", "25.00", "none", ""),
     )
-    assert overall([TaskSummary("mrpc", ("f1",), {"": [done]}, {})], ()).rows == (("mrpc", "f1", "81.22", "81.22"),)
-    undefined = TaskSummary("stsb", ("spearman",), {"": [replace(done, baselines={})]}, {}).table()
+    assert overall([TaskSummary("mrpc", ("f1",), {"": [run]}, {})], ()).rows == (("mrpc", "f1", "81.22", "81.22"),)
+    undefined = TaskSummary("stsb", ("spearman",), {"": [replace(run, baselines={})]}, {}).table()
     assert len(undefined.rows) == 1 and "no baseline: these figures are undefined" in undefined.note
 
 

@@ -1,4 +1,4 @@
-"""What a run trains on and is measured by: what is named, what is in the folder, or a tenth that is held out."""
+"""Training and development sets are named files, files in a folder, or a tenth that is held out."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
     return small_start(tmp_path_factory.mktemp("start"))
 
 
-def read_from(path: Path, name: str, start: Start, **given: str) -> Splits:
+def read_from(path: Path, name: str, start: Start, **options: str) -> Splits:
     config = small_config(name, start, path.parent, path.parent / "run")
-    config = replace(config, task=replace(config.task, **{"data": "", "train": str(path), **given}))
+    config = replace(config, task=replace(config.task, **{"data": "", "train": str(path), **options}))
     return read_splits(make_task(config.task), config)
 
 
@@ -33,25 +33,25 @@ def test_held_out_split_keeps_equal_texts_and_labels(tmp_path: Path, start: Star
     path = tmp_path / "mine.tsv"
     path.write_text("\n".join(["text\tlabel", *lines, *lines]) + "\n")
     before = read_from(path, "classification", start)
-    held = [example.texts[0] for example in before.dev["dev"]]
-    assert 30 < len(held) < 90 and {*held}.isdisjoint(example.texts[0] for example in before.train)
-    assert len(held) == 2 * len({*held}) and len(held) + len(before.train) == 600
+    held_out = [example.texts[0] for example in before.dev["dev"]]
+    assert 30 < len(held_out) < 90 and {*held_out}.isdisjoint(example.texts[0] for example in before.train)
+    assert len(held_out) == 2 * len({*held_out}) and len(held_out) + len(before.train) == 600
 
-    # The only two of a label would be measured, and never learned.
-    rare = [line.replace("often", "rare").replace("usual", "rare") if line.startswith(f"{held[0]}\t") else line
+    # The only two examples of a label must not be held out.
+    rare = [line.replace("often", "rare").replace("usual", "rare") if line.startswith(f"{held_out[0]}\t") else line
             for line in lines]  # fmt: skip
     path.write_text("\n".join(["text\tlabel", *rare, *rare]) + "\n")
     after = read_from(path, "classification", start)
-    assert [example.texts[0] for example in after.dev["dev"]] == [text for text in held if text != held[0]]
-    assert [example.texts[0] for example in after.train if example.label == "rare"] == [held[0]] * 2
+    assert [example.texts[0] for example in after.dev["dev"]] == [text for text in held_out if text != held_out[0]]
+    assert [example.texts[0] for example in after.train if example.label == "rare"] == [held_out[0]] * 2
     assert [example.id for example in after.train] == sorted((example.id for example in after.train), key=int)
 
 
-def test_no_tag_is_only_where_it_is_measured(tmp_path: Path, start: Start) -> None:
+def test_held_out_sentences_have_no_unseen_tags(tmp_path: Path, start: Start) -> None:
     path = write_tags(tmp_path / "tags", train=200) / "train.conll"
-    held = read_from(path, "pos", start).dev["dev"][0].words
+    held_out = read_from(path, "pos", start).dev["dev"][0].words
     text = path.read_text().split("\n\n")
-    place = next(n for n, one in enumerate(text) if [line.split()[0] for line in one.splitlines()] == [*held])
+    place = next(n for n, one in enumerate(text) if [line.split()[0] for line in one.splitlines()] == [*held_out])
     text[place] = text[place].replace(" DET", " RARE", 1)
     path.write_text("\n\n".join(text))
     after = read_from(path, "pos", start)
@@ -60,7 +60,7 @@ def test_no_tag_is_only_where_it_is_measured(tmp_path: Path, start: Start) -> No
 
 
 def articles(path: Path, count: int) -> Path:
-    """A file of questions, as many articles as are wanted, a question about each."""
+    """Write a file with `count` articles and a question about each."""
     whole = json.loads((write_questions(path.parent, train=count) / "train-v1.1.json").read_text())
     (article,) = whole["data"]
     path.write_text(json.dumps({"data": [{"paragraphs": [paragraph]} for paragraph in article["paragraphs"]]}))
@@ -73,7 +73,7 @@ def rows(path: Path, labels: str) -> Path:
 
 
 @pytest.mark.parametrize("count", [2, 5, 18])
-def test_of_few_one_is_held_out(tmp_path: Path, start: Start, count: int) -> None:
+def test_small_training_sets_hold_out_an_example(tmp_path: Path, start: Start, count: int) -> None:
     for name, path in (
         ("squad", articles(tmp_path / "mine.json", count)),
         ("classification", rows(tmp_path / "mine.csv", "aabb" + "a" * (count - 2))),
@@ -81,11 +81,11 @@ def test_of_few_one_is_held_out(tmp_path: Path, start: Start, count: int) -> Non
     ):
         if name == "pos":
             text = path.read_text()
-            path.write_text(f"{text}\n{text.replace('the DET', 'The DET')}")  # no tag is in one sentence alone
-        found = read_from(path, name, start)
-        assert len(found.dev["dev"]) >= 1 and len(found.train) >= 1
-        assert found == read_from(path, name, start)
-        assert found.notes[-1].startswith("no development set; ")
+            path.write_text(f"{text}\n{text.replace('the DET', 'The DET')}")  # no tag is in a single sentence
+        splits = read_from(path, name, start)
+        assert len(splits.dev["dev"]) >= 1 and len(splits.train) >= 1
+        assert splits == read_from(path, name, start)
+        assert splits.notes[-1].startswith("no development set; ")
 
 
 @pytest.mark.parametrize(
@@ -106,16 +106,16 @@ def test_impossible_hold_out_names_the_file(
 
 
 @pytest.mark.parametrize("name", ["pairs", "relevance"])
-def test_a_query_is_held_out_with_all_its_passages(tmp_path: Path, start: Start, name: str) -> None:
+def test_query_is_held_out_with_all_its_passages(tmp_path: Path, start: Start, name: str) -> None:
     path = tmp_path / "mine.csv"
     lines = [f"query {n % 15},passage {n},{n % 2}\n" for n in range(60)]
     path.write_text("text,text_b,label\n" + "".join(lines))
-    found = read_from(path, name, start)
-    held, kept = ({example.texts[0] for example in part} for part in (found.dev["dev"], found.train))
-    assert held and kept and not held & kept
+    splits = read_from(path, name, start)
+    held_out, trained = ({example.texts[0] for example in part} for part in (splits.dev["dev"], splits.train))
+    assert held_out and trained and not held_out & trained
 
 
-def test_figures_of_a_test_set_are_of_its_labelled_rows(tmp_path: Path, start: Start) -> None:
+def test_figures_leave_out_unlabelled_test_rows(tmp_path: Path, start: Start) -> None:
     folder = write_classes(tmp_path / "folder", train=20, dev=6)
     labels = [line.split("\t")[1] for line in (folder / "dev.tsv").read_text().splitlines()[1:3]]
     (folder / "test.tsv").write_text("text\tlabel\na\t" + f"{labels[0]}\nb\t\nc\t{labels[1]}\n")
@@ -131,14 +131,14 @@ def test_figures_of_a_test_set_are_of_its_labelled_rows(tmp_path: Path, start: S
     )
 
 
-def test_missing_options_come_from_the_folder(tmp_path: Path, start: Start) -> None:
+def test_unnamed_splits_come_from_folder(tmp_path: Path, start: Start) -> None:
     folder = write_classes(tmp_path / "folder", train=20, dev=6)
     (folder / "test.tsv").write_text("text\na text\n")
     other = rows(tmp_path / "other.csv", "ab" * 20)
-    found = read_from(other, "classification", start, data=str(folder))
-    assert (len(found.train), len(found.dev["dev"]), len(found.test["test"]), found.notes) == (40, 6, 1, ())
-    found = read_from(Path(""), "classification", start, data=str(folder), train="", dev=str(other), test=str(other))
-    assert (len(found.train), len(found.dev["dev"]), len(found.test["test"])) == (20, 40, 40)
+    splits = read_from(other, "classification", start, data=str(folder))
+    assert (len(splits.train), len(splits.dev["dev"]), len(splits.test["test"]), splits.notes) == (40, 6, 1, ())
+    splits = read_from(Path(""), "classification", start, data=str(folder), train="", dev=str(other), test=str(other))
+    assert (len(splits.train), len(splits.dev["dev"]), len(splits.test["test"])) == (20, 40, 40)
 
 
 @pytest.mark.parametrize(
@@ -152,9 +152,7 @@ def test_missing_options_come_from_the_folder(tmp_path: Path, start: Start) -> N
         ("swag", "test", "mine.csv", "mine.csv: no test set: a file, not a folder; name the folder"),
     ],
 )
-def test_a_set_that_is_named_must_be_there(
-    tmp_path: Path, start: Start, name: str, split: str, file: str, message: str
-) -> None:
+def test_named_split_must_exist(tmp_path: Path, start: Start, name: str, split: str, file: str, message: str) -> None:
     data = tmp_path / "data"
     if name == "classification":
         write_classes(data)
@@ -170,8 +168,8 @@ def test_a_set_that_is_named_must_be_there(
         read_from(data / "train.tsv", name, start, **{"data": str(data), "train": "", split: str(tmp_path / file)})
 
 
-def test_a_set_without_examples_is_refused(tmp_path: Path, start: Start) -> None:
-    line = "c\t{0}\ta\tb\tc\td\t0\n"  # too few for a fifth to be for development
+def test_empty_split_is_rejected(tmp_path: Path, start: Start) -> None:
+    line = "c\t{0}\ta\tb\tc\td\t0\n"  # too few for the fifth that is for development
     (tmp_path / "codah.tsv").write_text("".join(line.format(f"start {number}") for number in range(3)))
     with pytest.raises(ValueError, match=rf"{tmp_path}: its dev set is empty; name another file as --dev"):
         read_from(tmp_path / "codah.tsv", "codah", start, data=str(tmp_path), train="")

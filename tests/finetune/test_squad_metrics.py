@@ -1,4 +1,4 @@
-"""Exact match and F1 equal the official rules of SQuAD 1.1 and 2.0, written here a second time, on real questions."""
+"""Exact match and F1 match an independent implementation of SQuAD 1.1's and 2.0's rules on real questions."""
 
 from __future__ import annotations
 
@@ -86,13 +86,15 @@ def official_2(articles: list[dict], predictions: dict[str, str], na_probs: dict
 
 @functools.cache
 def read(question: str, context: str) -> tuple[str, float]:
-    """A simple reader: of the sentence that shares most words with the question, the names that the question lacks."""
-    asked = set(re.findall(r"\w+", question.lower()))
+    """Answer with a name that the question lacks, from the sentence that shares most words with the question."""
+    question_words = set(re.findall(r"\w+", question.lower()))
     sentences = re.split(r"(?<=[.!?]) ", context)
-    shares = [len(asked & set(re.findall(r"\w+", sentence.lower()))) / len(asked) for sentence in sentences]
+    shares = [
+        len(question_words & set(re.findall(r"\w+", sentence.lower()))) / len(question_words) for sentence in sentences
+    ]
     best = max(range(len(sentences)), key=lambda number: shares[number])
     words = re.findall(r"\d[\d.,%]*|[A-Z]\w+(?: [A-Z]\w+)*", sentences[best])
-    unseen = [word for word in words if word.lower() not in asked]
+    unseen = [word for word in words if word.lower() not in question_words]
     return (unseen[0] if unseen else ""), 1 - shares[best]
 
 
@@ -102,30 +104,30 @@ def questions(articles: list[dict]) -> list[tuple[dict, str]]:
 
 def test_squad_1_on_real_predictions(real_data: Path) -> None:
     articles = json.loads((real_data / "qa" / "xquad.en.json").read_text(encoding="utf-8"))["data"]
-    asked = questions(articles)
-    predictions = {qa["id"]: read(qa["question"], context)[0] for qa, context in asked}
-    answers = {qa["id"]: [answer["text"] for answer in qa["answers"]] for qa, _ in asked}
+    pairs = questions(articles)
+    predictions = {qa["id"]: read(qa["question"], context)[0] for qa, context in pairs}
+    answers = {qa["id"]: [answer["text"] for answer in qa["answers"]] for qa, _ in pairs}
     ours, official = squad_figures(answers, predictions), official_1(articles, predictions)
     assert len(answers) == 1190 and 2 < ours["exact_match"] < ours["f1"] < 50
     assert {name: f"{value:.10f}" for name, value in ours.items()} == {k: f"{v:.10f}" for k, v in official.items()}
 
 
-@pytest.mark.parametrize("told", [False, True], ids=["reads", "is told every third answer"])
+@pytest.mark.parametrize("knows_some", [False, True], ids=["reads", "knows every third answer"])
 @pytest.mark.parametrize(("number", "count"), [(4, 1494), pytest.param(None, 6078, marks=pytest.mark.long)])
-def test_squad_2_on_real_predictions(real_data: Path, number: int | None, count: int, told: bool) -> None:
+def test_squad_2_on_real_predictions(real_data: Path, number: int | None, count: int, knows_some: bool) -> None:
     with lzma.open(real_data / "qa" / "cs224n-dev-v2.0.json.xz", "rt", encoding="utf-8") as file:
         articles = json.load(file)["data"][:number]
-    asked = questions(articles)
-    read_as = {qa["id"]: read(qa["question"], context) for qa, context in asked}
+    pairs = questions(articles)
+    read_as = {qa["id"]: read(qa["question"], context) for qa, context in pairs}
     predictions = {i: text for i, (text, _) in read_as.items()}
     doubt = {i: share for i, (_, share) in read_as.items()}
-    for qa, _ in asked[::3] if told else ():  # so that a threshold is worth something
+    for qa, _ in pairs[::3] if knows_some else ():  # so that a threshold above 0 is best
         if qa["answers"]:
             predictions[qa["id"]], doubt[qa["id"]] = f"the {qa['answers'][0]['text']}", doubt[qa["id"]] / 4
-    answers = {qa["id"]: [answer["text"] for answer in qa["answers"]] for qa, _ in asked}
+    answers = {qa["id"]: [answer["text"] for answer in qa["answers"]] for qa, _ in pairs}
     ours, official = squad2_figures(answers, predictions, doubt), official_2(articles, predictions, doubt)
     assert len(answers) == count and ours["NoAns_total"] > count / 6
-    assert (ours["best_f1_thresh"] > 0) == (ours["best_exact_thresh"] > 0) == told
+    assert (ours["best_f1_thresh"] > 0) == (ours["best_exact_thresh"] > 0) == knows_some
     assert ours["best_exact"] >= ours["exact"]
     assert {name: f"{value:.10f}" for name, value in ours.items()} == {k: f"{v:.10f}" for k, v in official.items()}
     assert "best_f1" not in squad2_figures(answers, predictions)
@@ -138,25 +140,25 @@ WORDS = st.lists(
 
 @settings(max_examples=200)
 @given(WORDS.map(" ".join), st.lists(WORDS.map(" ".join), min_size=1, max_size=3))
-def test_on_any_words(predicted: str, golds: list[str]) -> None:
+def test_squad_metrics_match_official_code_on_any_words(predicted: str, golds: list[str]) -> None:
     assert normalize(predicted) == official_normalize(predicted)
     article = [{"paragraphs": [{"qas": [{"id": "q", "answers": [{"text": gold} for gold in golds]}]}]}]
     assert squad_figures({"q": golds}, {"q": predicted}) == pytest.approx(official_1(article, {"q": predicted}))
     assert 0 <= exact_match(predicted, golds) <= answer_f1(predicted, golds) + (not normalize(predicted)) <= 2
-    kept = [gold for gold in golds if official_normalize(gold)] or [""]
+    non_empty = [gold for gold in golds if official_normalize(gold)] or [""]
     figures = squad2_figures({"q": golds}, {"q": predicted})
-    assert figures["f1"] == pytest.approx(100 * max(official_f1(predicted, gold, True) for gold in kept))
+    assert figures["f1"] == pytest.approx(100 * max(official_f1(predicted, gold, True) for gold in non_empty))
 
 
-def test_an_article_alone_is_an_answer() -> None:
+def test_answer_may_be_an_article_alone() -> None:
     golds = {"a": ["the"], "b": ["the", "cat"], "c": []}
     predictions, doubt = {"a": "", "b": "cat", "c": "dog"}, {"a": 0.1, "b": 0.2, "c": 0.3}
-    asked = [{"id": i, "answers": [{"text": text} for text in texts]} for i, texts in golds.items()]
-    official = official_2([{"paragraphs": [{"qas": asked}]}], predictions, doubt)
+    qas = [{"id": i, "answers": [{"text": text} for text in texts]} for i, texts in golds.items()]
+    official = official_2([{"paragraphs": [{"qas": qas}]}], predictions, doubt)
     assert squad2_figures(golds, predictions, doubt) == pytest.approx(official) and official["HasAns_total"] == 2
 
 
-def test_ids_that_do_not_match_are_refused() -> None:
+def test_mismatched_question_ids_are_rejected() -> None:
     for predictions in ({"a": "x"}, {"a": "x", "b": "y", "c": "z"}):
         with pytest.raises(ValueError, match="questions have no prediction"):
             squad_figures({"a": ["x"], "b": ["y"]}, predictions)

@@ -1,4 +1,4 @@
-"""Predictions in the official formats, with probabilities for one's own, and the figures that are made of them."""
+"""Files of predictions in official and our own formats, and the metrics of predictions."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ OFFICIAL = {
 }  # fmt: skip
 
 
-def test_glue_s_formats(tmp_path: Path) -> None:
-    written = {name for task in TASKS.values() for name in task.submissions.values() if name.endswith(".tsv")}
-    assert written == OFFICIAL
+def test_glue_submissions_have_official_format(tmp_path: Path) -> None:
+    names = {name for task in TASKS.values() for name in task.submissions.values() if name.endswith(".tsv")}
+    assert names == OFFICIAL
     logits = np.array([[0, 1, 2], [3, 1, 2], [1, 2, 1.5]], np.float32)
     path = write_submission(tmp_path, find_task("mnli"), "test_mismatched", ["0", "1", "9"], logits)
     assert path.name == "MNLI-mm.tsv"
@@ -33,19 +33,19 @@ def test_glue_s_formats(tmp_path: Path) -> None:
     assert path.read_text() == "index\tprediction\n0\t1\n1\t0\n"
 
 
-def test_scores_stay_within_0_to_5(tmp_path: Path) -> None:
+def test_stsb_submission_clips_scores(tmp_path: Path) -> None:
     logits = np.array([[-0.25], [5.5], [2.12345]], np.float32)
     path = write_submission(tmp_path, find_task("stsb"), "test", ["0", "1", "2"], logits)
     assert path.name == "STS-B.tsv" and path.read_text() == "index\tprediction\n0\t0.000\n1\t5.000\n2\t2.123\n"
 
 
-def test_swag_s_format(tmp_path: Path) -> None:
+def test_swag_submission_has_official_format(tmp_path: Path) -> None:
     logits = np.array([[0, 1, 2, 0], [3, 1, 2, 0]], np.float32)
     path = write_submission(tmp_path, find_task("swag"), "test", ["0", "1"], logits)
     assert path.read_text() == ",pred\n0,2\n1,0\n"
 
 
-def test_one_s_own_predictions(tmp_path: Path) -> None:
+def test_write_predictions_of_own_tasks(tmp_path: Path) -> None:
     logits = np.array([[0, np.log(3)], [1000, 0]])
     path = SEQUENCE.write_predictions(tmp_path / "predictions.tsv", ("id", "x\ty"), ["a\tb", "1"], logits)
     assert path.read_text() == "id\tprediction\tid\tx y\na b\tx y\t0.25\t0.75\n1\tid\t1\t0\n"
@@ -63,12 +63,12 @@ def test_one_s_own_predictions(tmp_path: Path) -> None:
     assert json.loads(path.read_text()) == {"id": "a", "prediction": 1.25}
 
 
-def test_infinite_logits_are_refused() -> None:
+def test_nan_logits_are_rejected() -> None:
     with pytest.raises(ValueError, match="a logit is not finite; has the model diverged"):
         SEQUENCE.predictions(np.array([[0, np.nan]]))
 
 
-def test_every_metric_of_a_text_task_is_had() -> None:
+def test_compute_metrics_supports_all_text_tasks() -> None:
     labels = np.array([0, 1, 1, 0, 1, 1])
     predicted = np.array([0, 1, 0, 0, 1, 0])
     for task in TASKS.values():
@@ -77,11 +77,11 @@ def test_every_metric_of_a_text_task_is_had() -> None:
             assert list(figures) == list(task.metrics) and all(0 < figure <= 1 for figure in figures.values())
 
 
-def test_macro_f1_as_scikit_learn() -> None:
+def test_macro_f1_matches_scikit_learn() -> None:
     sklearn = pytest.importorskip("sklearn.metrics")
     labels, predicted = np.random.default_rng(1).integers(0, 5, (2, 80))
-    wanted = sklearn.f1_score(labels, predicted, average="macro")
-    assert macro_f1(predicted, labels) == pytest.approx(wanted, abs=1e-12)
+    expected = sklearn.f1_score(labels, predicted, average="macro")
+    assert macro_f1(predicted, labels) == pytest.approx(expected, abs=1e-12)
     assert macro_f1(predicted[:3], labels[:3]) == pytest.approx(
         sklearn.f1_score(labels[:3], predicted[:3], average="macro"), abs=1e-12
     )

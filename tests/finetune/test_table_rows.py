@@ -1,4 +1,4 @@
-"""Tables of every format give the same examples; what is wrong with one is refused with file and line."""
+"""Tables of every format give equal examples; errors name file and line."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ FORMATS = [
 ]  # fmt: skip
 
 
-def said(line: str) -> None:
-    pytest.fail(f"unexpectedly told: {line}")
+def fail_on_notice(line: str) -> None:
+    pytest.fail(f"unexpected notice: {line}")
 
 
 @pytest.mark.parametrize(("name", "write"), FORMATS, ids=lambda value: getattr(value, "__name__", ""))
-def test_every_format_gives_the_same(tmp_path: Path, name: str, write: Callable[[Path], None]) -> None:
+def test_table_formats_give_equal_examples(tmp_path: Path, name: str, write: Callable[[Path], None]) -> None:
     write(tmp_path / name)
-    examples = read_table(tmp_path / name, COLUMNS, said)
+    examples = read_table(tmp_path / name, COLUMNS, fail_on_notice)
     assert [(*example.texts, example.label) for example in examples] == PAIRS
     assert [example.id for example in examples] == ["0", "1", "2"]
     place = {".csv": ":3", ".tsv": ":3", ".jsonl": ":2"}.get(Path(name).suffix, ": record")
@@ -73,10 +73,10 @@ def test_every_format_gives_the_same(tmp_path: Path, name: str, write: Callable[
 
 
 @pytest.mark.parametrize(("suffix", "pack"), [("gz", gzip.compress), ("bz2", bz2.compress), ("xz", lzma.compress)])
-def test_compressed_tables(tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes]) -> None:
+def test_compressed_tables_are_read(tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes]) -> None:
     as_csv(tmp_path / "t.csv")
     (tmp_path / f"t.csv.{suffix}").write_bytes(pack((tmp_path / "t.csv").read_bytes()))
-    assert len(read_table(tmp_path / f"t.csv.{suffix}", COLUMNS, said)) == len(PAIRS)
+    assert len(read_table(tmp_path / f"t.csv.{suffix}", COLUMNS, fail_on_notice)) == len(PAIRS)
 
 
 def table(tmp_path: Path, text: str, name: str = "t.csv") -> Path:
@@ -84,29 +84,29 @@ def table(tmp_path: Path, text: str, name: str = "t.csv") -> Path:
     return tmp_path / name
 
 
-def test_lines_are_those_where_rows_begin(tmp_path: Path) -> None:
+def test_example_location_is_first_line_of_row(tmp_path: Path) -> None:
     path = table(tmp_path, '\ufefftext,label\r\n"two\nlines, ""so""",a\r\n\r\nlast,b\r\n')
-    examples = read_table(path, Columns(), said)
+    examples = read_table(path, Columns(), fail_on_notice)
     assert examples == [
         TextExample(f"{path}:2", "0", ('two\nlines, "so"',), "a"),
         TextExample(f"{path}:5", "1", ("last",), "b"),
     ]
 
 
-def test_ids_numbers_and_labels_of_other_types(tmp_path: Path) -> None:
+def test_json_ids_and_labels_of_other_types_are_read(tmp_path: Path) -> None:
     path = table(tmp_path, '{"text":"a","label":1,"n":7}\n{"text":"b","label":false,"n":"x"}\n', "t.jsonl")
-    assert [(e.id, e.label) for e in read_table(path, Columns(id="n"), said)] == [("7", "1"), ("x", "false")]
+    assert [(e.id, e.label) for e in read_table(path, Columns(id="n"), fail_on_notice)] == [("7", "1"), ("x", "false")]
     path = table(tmp_path, '{"text":"a","label":2}\n{"text":"b","label":"-0.5"}\n', "t.jsonl")
-    assert [e.label for e in read_table(path, Columns(), said, regression=True)] == [2.0, -0.5]
+    assert [e.label for e in read_table(path, Columns(), fail_on_notice, regression=True)] == [2.0, -0.5]
 
 
-def test_choices_of_columns_and_of_a_list(tmp_path: Path) -> None:
+def test_choices_are_read_from_columns_or_list(tmp_path: Path) -> None:
     path = table(tmp_path, "start,a,b,right\nHe,runs,sings,1\n")
-    wanted = ("He", "runs", "sings")
-    assert read_table(path, Columns("start", label="right", ends=("a", "b")), said)[0].texts == wanted
+    expected = ("He", "runs", "sings")
+    assert read_table(path, Columns("start", label="right", ends=("a", "b")), fail_on_notice)[0].texts == expected
     path = table(tmp_path, '[{"start": "He", "ends": ["runs", "sings"], "right": 1}]', "t.json")
     listed = Columns("start", label="right", ends=("ends",))
-    assert [(e.texts, e.label) for e in read_table(path, listed, said)] == [(wanted, "1")]
+    assert [(e.texts, e.label) for e in read_table(path, listed, fail_on_notice)] == [(expected, "1")]
     task = KINDS["choice"].table_task(listed)
     (tmp_path / "train.json").write_text(path.read_text())
     train = read_split(task, tmp_path, "train")
@@ -126,7 +126,7 @@ def test_test_set_may_be_unlabelled_or_missing(tmp_path: Path) -> None:
     assert task_labels(task, read_split(task, tmp_path, "train")) == ("x", "y")
 
 
-def test_files_of_other_names(tmp_path: Path) -> None:
+def test_file_of_another_name_is_read_by_path(tmp_path: Path) -> None:
     task = KINDS["sequence"].table_task(Columns())
     file = table(tmp_path, "text,label\na,x\nb,y\n", "big.csv")
     assert len(read_split(task, file, "train")) == 2
@@ -134,9 +134,9 @@ def test_files_of_other_names(tmp_path: Path) -> None:
         read_dev(task, tmp_path)
 
 
-def test_without_a_label_column_there_are_none(tmp_path: Path) -> None:
+def test_table_without_label_column_has_no_labels(tmp_path: Path) -> None:
     path = table(tmp_path, "text,other\na,b\n")
-    assert read_table(path, Columns(text_b="other", label=""), said)[0] == TextExample(
+    assert read_table(path, Columns(text_b="other", label=""), fail_on_notice)[0] == TextExample(
         f"{path}:2", "0", ("a", "b"), None
     )
 
@@ -148,26 +148,26 @@ def test_read_table_detects_delimiter_of_csv(tmp_path: Path, delimiter: str) -> 
         csv.writer(file, delimiter=delimiter).writerows(
             [("text", "label"), (f'a, "quoted"{delimiter}one\nof two lines', "x"), ("b", "y")]
         )
-    found = read_table(path, Columns(), print)
-    assert [one.texts[0] for one in found] == [f'a, "quoted"{delimiter}one\nof two lines', "b"]
+    examples = read_table(path, Columns(), print)
+    assert [one.texts[0] for one in examples] == [f'a, "quoted"{delimiter}one\nof two lines', "b"]
 
 
 def test_read_table_keeps_semicolons_in_csv_with_commas(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("text,label;x\na;b;c,1\nd;e;f,2\n")
-    found = read_table(tmp_path / "a.csv", Columns(label="label;x"), print)
-    assert [one.texts for one in found] == [("a;b;c",), ("d;e;f",)]
+    examples = read_table(tmp_path / "a.csv", Columns(label="label;x"), print)
+    assert [one.texts for one in examples] == [("a;b;c",), ("d;e;f",)]
 
 
-def test_a_long_text_is_read_whole(tmp_path: Path) -> None:
+def test_long_fields_are_read_whole(tmp_path: Path) -> None:
     path = table(tmp_path, f'text,label\n"{"long, " * 100_000}",a\n')
-    assert len(read_table(path, Columns(), said)[0].texts[0]) == 600_000
+    assert len(read_table(path, Columns(), fail_on_notice)[0].texts[0]) == 600_000
 
 
-def test_characters_that_are_no_text_are_reported(tmp_path: Path) -> None:
+def test_invalid_utf8_is_reported(tmp_path: Path) -> None:
     (tmp_path / "t.tsv").write_bytes(b"text\tlabel\ncaf\xe9" + b"." * 500 + b"\ta\n")
-    told: list[str] = []
-    read_table(tmp_path / "t.tsv", Columns(), told.append)
-    assert told == [f"{tmp_path}/t.tsv: 1 characters are not UTF-8; each is read as U+FFFD"]
+    notices: list[str] = []
+    read_table(tmp_path / "t.tsv", Columns(), notices.append)
+    assert notices == [f"{tmp_path}/t.tsv: 1 characters are not UTF-8; each is read as U+FFFD"]
 
 
 CHOICES = Columns("text", ends=("a", "b"))
@@ -232,24 +232,26 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("name", "text", "columns", "message"), REFUSED)
-def test_refused_with_file_and_line(tmp_path: Path, name: str, text: str, columns: Columns, message: str) -> None:
+def test_bad_tables_are_rejected_with_file_and_line(
+    tmp_path: Path, name: str, text: str, columns: Columns, message: str
+) -> None:
     if name.endswith(".parquet"):
         pytest.importorskip("pyarrow")
     path = table(tmp_path, text, name)
     with pytest.raises(ValueError) as refusal:
-        read_table(path, columns, said)
+        read_table(path, columns, fail_on_notice)
     assert str(refusal.value).startswith(f"{tmp_path}/{message}"), refusal.value
-    assert ";" in str(refusal.value), "says what to do"
+    assert ";" in str(refusal.value), "the message advises what to do"
 
 
 @pytest.mark.parametrize("label", ["much", "nan", "inf", "1,5"])
-def test_a_regression_needs_numbers(tmp_path: Path, label: str) -> None:
+def test_regression_labels_must_be_numbers(tmp_path: Path, label: str) -> None:
     path = table(tmp_path, f"text\tlabel\na\t1\nb\t{label}\n", "t.tsv")
     with pytest.raises(ValueError, match=rf"t.tsv:3: label '{label}' is not a finite number"):
-        read_table(path, Columns(), said, regression=True)
+        read_table(path, Columns(), fail_on_notice, regression=True)
 
 
-def test_a_passage_is_relevant_or_not(tmp_path: Path) -> None:
+def test_relevance_labels_must_be_0_or_1(tmp_path: Path) -> None:
     task = KINDS["relevance"].table_task(Columns(text_b="passage"))
     table(tmp_path, "text,passage,label\na,b,1\na,c,0.0\n", "train.csv")
     assert [example.label for example in read_split(task, tmp_path, "train")] == [1, 0]
@@ -258,7 +260,7 @@ def test_a_passage_is_relevant_or_not(tmp_path: Path) -> None:
         read_split(task, tmp_path, "train")
 
 
-def test_labels_outside_the_set_are_refused(tmp_path: Path) -> None:
+def test_unknown_labels_are_rejected(tmp_path: Path) -> None:
     table(tmp_path, "text,label\na,x\nb,z\n", "train.csv")
     with pytest.raises(ValueError, match=r"train.csv:3: label 'z' is not one of x, y"):
         read_split(KINDS["sequence"].table_task(Columns(), ("x", "y")), tmp_path, "train")
@@ -268,7 +270,7 @@ def test_labels_outside_the_set_are_refused(tmp_path: Path) -> None:
         task_labels(task, read_split(task, tmp_path, "train"))
 
 
-def test_missing_and_ambiguous_files_are_refused(tmp_path: Path) -> None:
+def test_missing_and_ambiguous_files_are_rejected(tmp_path: Path) -> None:
     task = KINDS["sequence"].table_task(Columns())
     for read in (lambda: read_split(task, tmp_path, "train"), lambda: read_dev(task, tmp_path)):
         with pytest.raises(ValueError, match=rf"{tmp_path}: no (train|dev) set: none of (train|dev).csv, .* is there"):

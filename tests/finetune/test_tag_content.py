@@ -1,4 +1,4 @@
-"""The data of tasks of tags: rare tags can count more, wrong ones are named by their line, a test file comes back."""
+"""Data of tagging tasks: class weights, errors with file and line, and predictions in the test file's layout."""
 
 from __future__ import annotations
 
@@ -24,23 +24,25 @@ def test_tag_weights_are_equal_or_configured(start: Start, tmp_path: Path) -> No
     data = write_tags(tmp_path / "data", train=20, dev=4)
     tags = Counter(line.split()[1] for line in (data / "train.conll").read_text().splitlines() if line)
 
-    def weights_of(**task: object) -> dict[str, set[float]]:
+    def read_weights(**task: object) -> dict[str, set[float]]:
         content = content_of(small_config("pos", start, data, tmp_path / "run", **task), start)
         tokens, dev = content.train.tokens, content.dev["dev"].rows.tokens
         assert {*dev["label_weights"].tolist()} == {0.0, 1.0}
         real = tokens["label_weights"] > 0
         assert real.sum() == tags.total()
         pairs = zip(tokens["labels"][real].tolist(), tokens["label_weights"][real].tolist(), strict=True)
-        found: dict[str, set[float]] = {}
+        weights: dict[str, set[float]] = {}
         for label, weight in pairs:
-            found.setdefault(content.labels[label], set()).add(weight)
-        return found
+            weights.setdefault(content.labels[label], set()).add(weight)
+        return weights
 
-    assert weights_of() == {tag: {1.0} for tag in tags}
+    assert read_weights() == {tag: {1.0} for tag in tags}
     balanced = {tag: {float(np.float32(tags.total() / len(tags) / count))} for tag, count in tags.items()}
-    assert weights_of(balanced=True) == balanced and len({*tags.values()}) > 1
-    given = tuple(float(number) for number in range(1, len(tags) + 1))
-    assert weights_of(class_weights=given) == {tag: {given[place]} for place, tag in enumerate(sorted(tags))}
+    assert read_weights(balanced=True) == balanced and len({*tags.values()}) > 1
+    class_weights = tuple(float(number) for number in range(1, len(tags) + 1))
+    assert read_weights(class_weights=class_weights) == {
+        tag: {class_weights[place]} for place, tag in enumerate(sorted(tags))
+    }
 
 
 @pytest.mark.parametrize(
@@ -52,7 +54,9 @@ def test_tag_weights_are_equal_or_configured(start: Start, tmp_path: Path) -> No
         ("squad", write_questions, {"class_weights": (1.0, 2.0)}, "squad: task.class_weights .* are for tasks with"),
     ],
 )
-def test_weights_that_are_refused(start: Start, tmp_path: Path, task: str, write, options: dict, message: str) -> None:
+def test_invalid_class_weights_are_rejected(
+    start: Start, tmp_path: Path, task: str, write, options: dict, message: str
+) -> None:
     config = small_config(task, start, write(tmp_path / "data", 8, 4), tmp_path / "run", **options)
     with pytest.raises(ValueError, match=message):
         content_of(config, start)
@@ -61,7 +65,7 @@ def test_weights_that_are_refused(start: Start, tmp_path: Path, task: str, write
 def test_unknown_tag_is_named_by_its_line(start: Start, tmp_path: Path) -> None:
     data = write_tags(tmp_path / "data", train=20, dev=4)
     lines = (data / "dev.conll").read_text().split("\n")
-    wrong = len(lines) - 3  # deep in the last sentence
+    wrong = len(lines) - 3  # inside the last sentence
     word = lines[wrong].split()[0]
     (data / "dev.conll").write_text("\n".join([*lines[:wrong], f"{word} ODD", *lines[wrong + 1 :]]))
     with pytest.raises(ValueError, match=rf"dev\.conll:{wrong + 1}: tag 'ODD' of '{re.escape(word)}' is not one of"):
@@ -96,7 +100,7 @@ def test_test_predictions_keep_the_file_layout(start: Start, tmp_path: Path) -> 
         ("token-regression", [1, 2, 3], "and get no number"),
     ],
 )
-def test_words_without_a_token_are_noticed(start: Start, tmp_path: Path, task: str, values: list, clause: str) -> None:
+def test_words_without_token_are_reported(start: Start, tmp_path: Path, task: str, values: list, clause: str) -> None:
     records = [{"words": ["the", "\u00ad", word], "values": values} for word in ("cat", "dog", "owl")]
     for name in ("train", "dev"):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
@@ -106,7 +110,7 @@ def test_words_without_a_token_are_noticed(start: Start, tmp_path: Path, task: s
 
 
 @pytest.mark.parametrize("split", ["train", "dev"])
-def test_words_without_any_number_are_refused(start: Start, tmp_path: Path, split: str) -> None:
+def test_split_without_any_number_is_rejected(start: Start, tmp_path: Path, split: str) -> None:
     for name in ("train", "dev"):
         numbers = [None, None] if name == split else [1, None]
         (tmp_path / f"{name}.jsonl").write_text(json.dumps({"tokens": ["the", "cat"], "numbers": numbers}) + "\n")
@@ -119,10 +123,10 @@ def test_words_without_any_number_are_refused(start: Start, tmp_path: Path, spli
     ("task", "record"),
     [("token-regression", {"tokens": ["the", "cat"], "numbers": [2, 2]}), ("regression", {"text": "cat", "label": 2})],
 )
-def test_patience_needs_numbers_that_differ(start: Start, tmp_path: Path, task: str, record: dict) -> None:
+def test_patience_requires_different_numbers(start: Start, tmp_path: Path, task: str, record: dict) -> None:
     for name in ("train", "dev"):
         (tmp_path / f"{name}.jsonl").write_text(json.dumps(record) + "\n")
     config = small_config(task, start, tmp_path, tmp_path / "run")
     assert len(content_of(config, start).train) == 1
-    with pytest.raises(ValueError, match=r"task\.patience=2: all \d numbers of the development set are 2, with"):
+    with pytest.raises(ValueError, match=r"task\.patience=2: all \d numbers of the development set are 2, so"):
         content_of(replace(config, task=replace(config.task, patience=2)), start)

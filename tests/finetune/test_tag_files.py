@@ -1,4 +1,4 @@
-"""Files of tagged words are read as they are, written back, and refused with their line where they are wrong."""
+"""Files of tagged words are read and written back; errors name file and line."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ UD = """# newdoc
 """
 
 
-def written(path: Path, text: str) -> Path:
+def write_file(path: Path, text: str) -> Path:
     path.write_text(text, encoding="utf-8")
     return path
 
 
 @pytest.fixture
 def conll(tmp_path: Path) -> Path:
-    return written(tmp_path / "train.txt", CONLL_2003)
+    return write_file(tmp_path / "train.txt", CONLL_2003)
 
 
 @pytest.fixture
 def conllu(tmp_path: Path) -> Path:
-    return written(tmp_path / "es-ud-train.conllu", UD)
+    return write_file(tmp_path / "es-ud-train.conllu", UD)
 
 
-def test_conll(conll: Path) -> None:
+def test_conll_files_are_read(conll: Path) -> None:
     one, two, three = read_tagged(conll, tag_layout(conll))
     assert (one.where, one.id, one.words, one.tags) == (f"{conll}:3", "1", ("EU", "rejects"), ("I-ORG", "O"))
     assert (one.file, one.locate_word(1)) == (conll, f"{conll}:4")
@@ -64,11 +64,11 @@ def test_conll(conll: Path) -> None:
     assert (three.id, three.words) == ("3", ("600\u00a0000",))
     assert read_tagged(conll, tag_layout(conll, "2"))[0].tags == ("NNP", "VBZ")
     assert tags_in([one, two, three]) == ("I-ORG", "I-PER", "O")
-    tabs = written(conll.with_name("tabs.txt"), CONLL_2003.replace(" ", "\t").replace("\n", "\r\n"))
+    tabs = write_file(conll.with_name("tabs.txt"), CONLL_2003.replace(" ", "\t").replace("\n", "\r\n"))
     assert [s.words for s in read_tagged(tabs, CONLL)] == [s.words for s in (one, two, three)]
 
 
-def test_conllu(conllu: Path) -> None:
+def test_conllu_files_are_read(conllu: Path) -> None:
     one, two = read_tagged(conllu, tag_layout(conllu))
     assert (one.id, one.where) == ("one", f"{conllu}:5")
     assert (one.words, one.tags) == (("vamos", "nos", "600 000"), ("VERB", "PRON", "NUM"))
@@ -78,7 +78,7 @@ def test_conllu(conllu: Path) -> None:
     assert read_tagged(conllu, CONLLU, labelled=False)[0].tags is None
 
 
-def test_predictions_are_the_same_file_with_other_tags(conll: Path, conllu: Path) -> None:
+def test_write_tags_keeps_everything_but_tags(conll: Path, conllu: Path) -> None:
     for path, old, new in ((conll, " O\n", " B-X\n"), (conllu, "\tVERB\t", "\tNOUN\t")):
         layout, target = tag_layout(path), path.with_name("predicted")
         tags = [list(sentence.tags) for sentence in read_tagged(path, layout)]
@@ -91,17 +91,17 @@ def test_predictions_are_the_same_file_with_other_tags(conll: Path, conllu: Path
         assert after == "".join(parts) != before
 
 
-def test_tags_are_added_where_there_are_none(tmp_path: Path) -> None:
-    source, target = written(tmp_path / "test.txt", "a\nb\n\nc\n"), tmp_path / "predicted"
+def test_write_tags_adds_missing_column(tmp_path: Path) -> None:
+    source, target = write_file(tmp_path / "test.txt", "a\nb\n\nc\n"), tmp_path / "predicted"
     assert read_tagged(source, CONLL, labelled=False)[0].words == ("a", "b")
     write_tags(source, tagged_text(source), target, CONLL, [["X", "Y"], ["Z"]])
     assert target.read_text(encoding="utf-8") == "a X\nb Y\n\nc Z\n"
-    source = written(tmp_path / "test.tsv", "a\tN\n")
+    source = write_file(tmp_path / "test.tsv", "a\tN\n")
     write_tags(source, tagged_text(source), target, tag_layout(source, "3"), [["X"]])
     assert target.read_text(encoding="utf-8") == "a\tN\tX\n"
 
 
-def test_words_and_tags_alone(tmp_path: Path, conllu: Path) -> None:
+def test_write_words_output_is_readable(tmp_path: Path, conllu: Path) -> None:
     sentences, path = read_tagged(conllu, CONLLU), tmp_path / "words.tsv"
     write_words(path, sentences, [sentence.tags for sentence in sentences])
     assert path.read_text(encoding="utf-8") == "vamos\tVERB\nnos\tPRON\n600 000\tNUM\n\n#\tSYM\n\n"
@@ -110,7 +110,7 @@ def test_words_and_tags_alone(tmp_path: Path, conllu: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["en_pud-ud-test", "th_pud-ud-test", "ja_gsd-ud-dev"])
-def test_real_treebanks_come_back(real_data: Path, tmp_path: Path, name: str) -> None:
+def test_real_treebanks_are_written_back_unchanged(real_data: Path, tmp_path: Path, name: str) -> None:
     path = real_data / "pos" / f"{name}.conllu.xz"
     sentences = read_tagged(path, tag_layout(path))
     with lzma.open(path, "rt", encoding="utf-8") as file:
@@ -138,14 +138,14 @@ def test_real_treebanks_come_back(real_data: Path, tmp_path: Path, name: str) ->
         ("a.conllu", "# sent_id = 1\n", "no words"),
     ],
 )
-def test_what_is_refused(tmp_path: Path, name: str, text: str, message: str) -> None:
-    path = written(tmp_path / name, text)
+def test_malformed_tag_files_are_rejected(tmp_path: Path, name: str, text: str, message: str) -> None:
+    path = write_file(tmp_path / name, text)
     with pytest.raises(ValueError, match=message) as error:
         read_tagged(path, tag_layout(path))
     assert str(error.value).startswith(str(path))
 
 
-def test_files_that_are_no_text(tmp_path: Path) -> None:
+def test_missing_or_binary_tag_file_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     with pytest.raises(ValueError, match="no such file"):
         read_tagged(path, CONLL)
@@ -157,12 +157,12 @@ def test_files_that_are_no_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "column"), [("a.txt", "1"), ("a.txt", "UPOS"), ("a.conllu", "FORM"), ("a.conllu", "4")]
 )
-def test_columns_without_tags(name: str, column: str) -> None:
+def test_tag_layout_rejects_columns_without_tags(name: str, column: str) -> None:
     with pytest.raises(ValueError, match="does not hold tags; give"):
         tag_layout(Path(name), column)
 
 
-def test_a_column_behind_all(conll: Path) -> None:
+def test_tag_column_beyond_last_is_rejected(conll: Path) -> None:
     with pytest.raises(ValueError, match=r":3: 4 columns, but the tag should be in column 5"):
         read_tagged(conll, tag_layout(conll, "5"))
     with pytest.raises(ValueError, match=r":3: 4 columns, not 5"):

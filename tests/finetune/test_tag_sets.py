@@ -1,4 +1,4 @@
-"""Sets of tagged words are found under the names that they are given out by, and read as each format has them."""
+"""Splits of tagged words are found by their usual file names and read in every format."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def tags(task: Task, folder: Path, split: str) -> list[list[str] | None]:
     ("train", "dev", "test"),
     [("train.txt", "valid.txt", "test.txt"), ("eng.train", "eng.testa", "eng.testb"), ("train", "dev.conll", "testb")],
 )
-def test_conll_sets(tmp_path: Path, train: str, dev: str, test: str) -> None:
+def test_conll_splits_are_found(tmp_path: Path, train: str, dev: str, test: str) -> None:
     for name in (train, dev, test):
         (tmp_path / name).write_text(CONLL)
     ner = find_task("ner")
@@ -42,7 +42,7 @@ def test_conll_sets(tmp_path: Path, train: str, dev: str, test: str) -> None:
         read_split(ner, tmp_path, "train")
 
 
-def test_a_treebank(tmp_path: Path) -> None:
+def test_treebank_splits_are_found(tmp_path: Path) -> None:
     for split, tag in (("train", "NOUN"), ("dev", "VERB")):
         line = "\t".join(["1", "a", "_", tag, "X", *"_____"])
         (tmp_path / f"en_ewt-ud-{split}.conllu").write_text(f"# sent_id = s\n{line}\n")
@@ -59,7 +59,7 @@ def test_a_treebank(tmp_path: Path) -> None:
 
 
 def test_words_with_line_ends_are_written_on_one_line(tmp_path: Path) -> None:
-    """Some tokenizers make words of line ends."""
+    """Some data sets contain line ends as words."""
     record = {"tokens": ["a", "\n", "b\tc", "d\r"], "tags": ["X", "Y", "X", "Y"]}
     (tmp_path / "train.jsonl").write_text(json.dumps(record) + "\n" + json.dumps(record) + "\n")
     task = TOKENS.tag_task(TagColumns())
@@ -70,7 +70,7 @@ def test_words_with_line_ends_are_written_on_one_line(tmp_path: Path) -> None:
     assert measure(np.array([0, 1])) == 0.5
 
 
-def test_records(tmp_path: Path) -> None:
+def test_tag_records_are_read(tmp_path: Path) -> None:
     path = tmp_path / "train.jsonl"
     records = [{"tokens": ["a", "b"], "tags": ["X", "Y"], "pos": ["N", "V"]}, {"tokens": ["c"], "tags": ["X"]}]
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
@@ -93,13 +93,13 @@ def test_records(tmp_path: Path) -> None:
         ({"tokens": ["a", "b\ud800"], "tags": ["X", "Y"]}, ":1: a string has a lone surrogate"),
     ],
 )
-def test_records_that_are_refused(tmp_path: Path, record: dict, message: str) -> None:
+def test_malformed_tag_records_are_rejected(tmp_path: Path, record: dict, message: str) -> None:
     (tmp_path / "train.jsonl").write_text(json.dumps(record) + "\n")
     with pytest.raises(ValueError, match=message):
         read_split(TOKENS.tag_task(TagColumns()), tmp_path, "train")
 
 
-def test_words_of_lines_have_their_column(tmp_path: Path) -> None:
+def test_word_column_of_conll_files_is_fixed(tmp_path: Path) -> None:
     (tmp_path / "train.conll").write_text(CONLL)
     with pytest.raises(
         ValueError, match=r"train\.conll: task\.text='form' names the column of words in records, .*\(--text\)"
@@ -107,7 +107,7 @@ def test_words_of_lines_have_their_column(tmp_path: Path) -> None:
         read_split(TOKENS.tag_task(TagColumns(words="form")), tmp_path, "train")
 
 
-def test_a_table_of_records_in_parquet(tmp_path: Path) -> None:
+def test_tag_records_are_read_from_parquet(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow: pip install 'bertjax[parquet]'")
     import pyarrow
 

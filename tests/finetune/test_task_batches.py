@@ -1,4 +1,4 @@
-"""Batches of a task: every example once an epoch, the same whoever makes them."""
+"""Batches of a task have every example once per epoch and are equal on every host."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numbered_rows import rows_of
+from numbered_rows import numbered_rows
 
 from bertjax.config import MeshConfig, ModelConfig
 from bertjax.finetune.batches import TaskBatches, padded, padded_length
@@ -18,8 +18,8 @@ from bertjax.parallel.mesh import make_mesh
 LENGTHS = [3, 17, 5, 9, 30, 4, 8]
 
 
-def test_a_row_is_its_tokens_and_then_padding() -> None:
-    batch = padded(rows_of(LENGTHS), np.array([2, -1, 1]), 20, pad_id=7)
+def test_padded_rows_have_tokens_then_padding() -> None:
+    batch = padded(numbered_rows(LENGTHS), np.array([2, -1, 1]), 20, pad_id=7)
     assert batch["input_ids"].tolist() == [
         [*range(200, 205), *[7] * 15],
         [7] * 20,
@@ -32,7 +32,7 @@ def test_a_row_is_its_tokens_and_then_padding() -> None:
 @settings(max_examples=50)
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=40), st.integers(1, 12), st.integers(0, 2**40))
 def test_epochs_reorder_all_examples(lengths: list[int], size: int, seed: int) -> None:
-    batches = TaskBatches(rows_of(lengths), 0, 64, seed)
+    batches = TaskBatches(numbered_rows(lengths), 0, 64, seed)
     count = len(lengths)
     steps = -(-3 * count // size)
     seen = np.concatenate([batches.batch(step, size)["labels"][:, 0] for step in range(steps)])
@@ -43,7 +43,7 @@ def test_epochs_reorder_all_examples(lengths: list[int], size: int, seed: int) -
 
 
 def test_hosts_pad_rows_to_the_global_length() -> None:
-    batches = TaskBatches(rows_of(LENGTHS), 0, 64, seed=3)
+    batches = TaskBatches(numbered_rows(LENGTHS), 0, 64, seed=3)
     for step in range(6):
         whole = batches.batch(step, 4)
         for host in (slice(0, 2), np.array([2, 3])):
@@ -62,7 +62,7 @@ def test_block_sparse_rows_keep_their_length() -> None:
         assert len(chosen) in (2, 4, 8, 16) and needed.max() <= length
         if length > 28:
             assert (np.minimum(-(-needed // 4) * 4, 61) == length).all() and len(chosen) < max(4, 2 * len(needed) + 1)
-    # At most two heights of each length with blocks, and only whole batches of the others.
+    # At most two batch sizes for each length with blocks, and only full batches for the others.
     assert len({(len(chosen), length) for chosen, length in batches}) <= 2 * 9 + 4
     assert all(len(chosen) == 16 for chosen, length in batches if length <= 28)
 
@@ -72,12 +72,12 @@ def test_block_sparse_rows_keep_their_length() -> None:
 def test_feed_takes_batches_of_changing_shape(engine: str, packed: bool) -> None:
     if engine == "tf.data":
         pytest.importorskip("tensorflow")
-    batches = TaskBatches(rows_of(LENGTHS), 0, 64, seed=5, packed=packed)
+    batches = TaskBatches(numbered_rows(LENGTHS), 0, 64, seed=5, packed=packed)
     with open_feed(batches, start_step=2, stop_step=9, global_batch_size=2, threads=2, engine=engine) as feed:
-        found = list(feed)
-    wanted = [batches.batch(step, 2) for step in range(2, 9)]
-    assert len({batch["input_ids"].shape for batch in wanted}) > 1
-    for ours, theirs in zip(found, wanted, strict=True):
+        received = list(feed)
+    expected = [batches.batch(step, 2) for step in range(2, 9)]
+    assert len({batch["input_ids"].shape for batch in expected}) > 1
+    for ours, theirs in zip(received, expected, strict=True):
         assert ours.keys() == theirs.keys()
         assert all(ours[key].dtype == theirs[key].dtype and (ours[key] == theirs[key]).all() for key in ours)
 

@@ -1,4 +1,4 @@
-"""Distillation for a task: its losses against their formulas, on any mesh; runs that resume, and what is refused."""
+"""Distillation for a task: losses match their formulas, runs resume, and unsuitable teachers are rejected."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from bertjax.training.objectives import TEACHER, Forward
 from bertjax.training.teacher import Teacher
 
 ROWS, LENGTH, CLASSES = 6, 12, 3
-WIDE = {"hidden_size": 48, "num_hidden_layers": 4}  # of the teacher; the student has 32 and 2
+WIDE = {"hidden_size": 48, "num_hidden_layers": 4}  # the teacher; the student has 32 and 2
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +45,12 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Start:
 
 
 def soft(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-    """Cross entropy of probabilities over the last dim, float64."""
+    """Compute the cross entropy of probabilities over the last dim, float64."""
     log_p, log_q = (z - np.log(np.exp(z).sum(-1, keepdims=True)) for z in (theirs, ours))
     return -(np.exp(log_p) * log_q).sum(-1)
 
 
-def of_number(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+def binary_soft(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
     p = 1 / (1 + np.exp(-theirs))
     return np.log1p(np.exp(ours)) - p * ours
 
@@ -60,7 +60,7 @@ LOSSES = {
     "choice": soft,
     "tokens": soft,
     "regression": lambda ours, theirs: (ours - theirs) ** 2,
-    "relevance": of_number,
+    "relevance": binary_soft,
 }
 
 
@@ -72,7 +72,7 @@ def sigmoid(z: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-z))
 
 
-GRADIENTS = {  # of those losses by the student's logits
+GRADIENTS = {  # derivatives of these losses by the student's logits
     **dict.fromkeys(("sequence", "choice", "tokens"), lambda ours, theirs: softmax(ours) - softmax(theirs)),
     "regression": lambda ours, theirs: 2 * (ours - theirs),
     "relevance": lambda ours, theirs: sigmoid(ours) - sigmoid(theirs),
@@ -83,7 +83,7 @@ GRADIENTS = {  # of those losses by the student's logits
     "name", [pytest.param(name, marks=[pytest.mark.long] * (name != "sequence")) for name in LOSSES]
 )
 def test_prediction_loss_matches_its_formula(name: str, start: Start, wide: Start) -> None:
-    """Against the logits of both networks in float64 NumPy, with weights of the examples."""
+    """Compare with float64 NumPy on the logits of both networks, with weighted examples."""
     kind, draw = KINDS[name], np.random.default_rng(5)
     shape = (ROWS, LENGTH) if name == "tokens" else (ROWS, 1)
     batch = {
@@ -107,13 +107,13 @@ def test_prediction_loss_matches_its_formula(name: str, start: Start, wide: Star
         sums = objective.sums(forward, batch, None)
         return sums["loss"], (sums, [kind.logits(forward, batch, None, network) for network in graphs])
 
-    of_loss = jax.jit(jax.value_and_grad(compute, has_aux=True))
-    (_, (sums, logits)), gradients = jax.device_get(of_loss(params, batch))
+    compute_with_gradients = jax.jit(jax.value_and_grad(compute, has_aux=True))
+    (_, (sums, logits)), gradients = jax.device_get(compute_with_gradients(params, batch))
     ours, theirs = (np.asarray(z, np.float64) for z in logits)
     assert ours.shape[: len(shape)][0] == ROWS and np.abs(ours - theirs).max() > 0.01
     weights = batch["label_weights"]
-    wanted = (LOSSES[name](ours, theirs) * weights).sum()
-    assert float(sums["loss"]) == pytest.approx(wanted, rel=1e-6)
+    expected = (LOSSES[name](ours, theirs) * weights).sum()
+    assert float(sums["loss"]) == pytest.approx(expected, rel=1e-6)
     by_logits = GRADIENTS[name](ours, theirs) * weights.reshape(weights.shape + (1,) * (ours.ndim - weights.ndim))
 
     def weighted(student: Params, batch: dict) -> jax.Array:
@@ -121,7 +121,7 @@ def test_prediction_loss_matches_its_formula(name: str, start: Start, wide: Star
         return (kind.logits(forward, batch, None, "model") * by_logits).sum()
 
     assert_same_gradients(gradients["model"], jax.device_get(jax.jit(jax.grad(weighted))(params["model"], batch)))
-    assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradients[TEACHER])), "the teacher learns nothing"
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradients[TEACHER])), "the teacher gets no gradient"
     assert sums.keys() == {*kind.figures}
 
 
@@ -132,10 +132,10 @@ def test_kinds_without_prediction_loss_are_rejected() -> None:
         assert distillation_objective(KINDS[name], TaskConfig(distil="layers")).name == "distil_layers"
 
 
-def taught(
+def make_run(
     distil: str, start: Start, wide: Start, data: Path, place: Path, **training: object
 ) -> tuple[FinetuneConfig, TaskContent, Teacher]:
-    """A run's config, its data, and a teacher with random weights."""
+    """Make the config of a run, its data, and a teacher with random weights."""
     config = small_config("classification", start, data, place, epochs=2, distil=distil)
     config = replace(config, training=replace(config.training, log_every=1, **training))
     content = content_of(config, start)
@@ -162,8 +162,8 @@ def digests(place: Path) -> dict[str, str]:
 @pytest.mark.parametrize("distil", ["layers", "predictions"])
 def test_distillation_resumes_bit_identically(distil: str, start: Start, wide: Start, tmp_path: Path) -> None:
     data, place, half = write_classes(tmp_path / "data", train=48, dev=16), tmp_path / "run", tmp_path / "half"
-    given = taught(distil, start, wide, data, place, eval_every=3, checkpoint_every=3, keep_every=3)
-    config, content, teacher = given
+    setup = make_run(distil, start, wide, data, place, eval_every=3, checkpoint_every=3, keep_every=3)
+    config, content, teacher = setup
     result = run(config, start, content, teacher)
     name = {"layers": "distil_layers", "predictions": PREDICTIONS}[distil]
     curve = losses(place, f"train/{name}_loss")
@@ -180,39 +180,39 @@ def test_distillation_resumes_bit_identically(distil: str, start: Start, wide: S
     (half / "results.json").unlink()
     assert run(replace(config, run_dir=str(half)), start, content, teacher).figures == result.figures
     assert digests(half) == digests(place)
-    assert run(config, start, content, teacher).seconds == result.seconds, "it was finished before"
+    assert run(config, start, content, teacher).seconds == result.seconds, "the run was finished before"
     other = Teacher(teacher.model, jax.tree.map(lambda x: x + 1, teacher.params))
     with pytest.raises(ValueError, match="the teacher changed since this run began"):
         run(config, start, content, other)
 
 
-def test_a_teacher_of_another_task_is_refused(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_teacher_of_another_task_is_rejected(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = small_config("classification", start, tmp_path, tmp_path / "run")
     config = replace(config, distillation=DistillationConfig(teacher="there"))
     kind = KINDS["sequence"]
 
-    def found(of: str, **model: object) -> None:
+    def use_teacher(teacher_kind: str, **model: object) -> None:
         taught_model = replace(kind.headed(start.model, 2), **model)
-        there = ForeignModel("there", taught_model, start.tokenizer, {}, (), (), of, ("a", "b"))
-        monkeypatch.setattr("bertjax.convert.teacher.read_source", lambda source: there)
+        teacher = ForeignModel("there", taught_model, start.tokenizer, {}, (), (), teacher_kind, ("a", "b"))
+        monkeypatch.setattr("bertjax.convert.teacher.read_source", lambda source: teacher)
 
-    found("tokens")
+    use_teacher("tokens")
     with pytest.raises(ValueError, match="it was fine-tuned for tokens, and the task is one of sequence; name a model"):
         read_task_teacher(config, kind)
-    found("")
+    use_teacher("")
     with pytest.raises(ValueError, match="it was only pretrained, and the task is one of sequence"):
         read_task_teacher(config, kind)
-    found("sequence", max_position_embeddings=16)
+    use_teacher("sequence", max_position_embeddings=16)
     with pytest.raises(ValueError, match="it has 16 positions, and rows have 32 tokens"):
         read_task_teacher(config, kind)
-    found("sequence", num_hidden_layers=3)
+    use_teacher("sequence", num_hidden_layers=3)
     layers = replace(config, task=replace(config.task, distil="layers"))
     with pytest.raises(ValueError, match="its number of layers, 3, is not a multiple of the model's 2"):
         read_task_teacher(layers, kind)
-    there = read_task_teacher(config, kind)
-    assert there is not None
+    teacher = read_task_teacher(config, kind)
+    assert teacher is not None
     with pytest.raises(ValueError, match="its labels are a, b, and those of the task red, green; name a model"):
-        fit_task_teacher(there, config, start.tokenizer, kind, ("red", "green"))
+        fit_task_teacher(teacher, config, start.tokenizer, kind, ("red", "green"))
     with pytest.raises(ValueError, match=r"task\.distil='layers' without a teacher"):
         read_task_teacher(replace(layers, distillation=DistillationConfig()), kind)
 
@@ -222,9 +222,9 @@ def test_teacher_without_label_names_is_accepted(kind: str, labels: tuple[str, .
     model = fine_tuned_model(tmp_path / "model", kind, labels)
     teacher = export_huggingface(model, tmp_path / "teacher")
     config = replace(model.config, distillation=DistillationConfig(teacher=f"hf:{teacher}"))
-    found = read_task_teacher(config, KINDS[kind])
-    assert found is not None
-    assert fit_task_teacher(found, config, model.tokenizer, KINDS[kind], labels).model.head == model.config.model.head
+    loaded = read_task_teacher(config, KINDS[kind])
+    assert loaded is not None
+    assert fit_task_teacher(loaded, config, model.tokenizer, KINDS[kind], labels).model.head == model.config.model.head
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_teacher_without_label_names_is_accepted(kind: str, labels: tuple[str, .
         ("glue", ["--data", "there"], "a teacher is fine-tuned for one task, so 'there' cannot teach them all"),
     ],
 )
-def test_options_of_a_teacher_that_cannot_be(
+def test_unsupported_teacher_options_are_rejected(
     task: str, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from bertjax.__main__ import main
@@ -248,7 +248,7 @@ def test_options_of_a_teacher_that_cannot_be(
 
 
 @pytest.mark.parametrize("distil", ["predictions", "layers"])
-def test_what_is_learned_needs_a_teacher(distil: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_distil_option_requires_teacher(distil: str, capsys: pytest.CaptureFixture[str]) -> None:
     from bertjax.__main__ import main
 
     assert main(["finetune", "classification", "--init-from", "nowhere", "--distil", distil]) != 0
@@ -257,7 +257,7 @@ def test_what_is_learned_needs_a_teacher(distil: str, capsys: pytest.CaptureFixt
 
 @pytest.mark.long
 def test_finetune_takes_an_exported_teacher(start: Start, tmp_path: Path) -> None:
-    """Both runs, one after the other, as the recipe of TinyBERT has them."""
+    """Run both stages of TinyBERT's recipe."""
     from bertjax.__main__ import main
 
     labels = ("blue", "green", "red")

@@ -1,4 +1,4 @@
-"""Pairs from plain text, their negatives and cut vectors in the loss, and how vectors are measured."""
+"""Pairs from plain text, hard negatives and cut vectors in the loss, and metrics of vectors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 from small_tasks import content_of, sentences, small_config, small_start
-from test_objectives import Given
+from test_objectives import FixedVectors
 
 from bertjax.config import MeshConfig, TaskConfig
 from bertjax.finetune import positives
@@ -29,20 +29,20 @@ def pairs_by(rule: str) -> list[tuple[str, str]]:
     return list(POSITIVES[rule].pairs(TEXT, 0))
 
 
-def test_rules_make_pairs_of_a_document() -> None:
+def test_rules_make_pairs_from_document() -> None:
     twice = pairs_by("dropout")
     assert len(twice) == 11 and all(one == other for one, other in twice) and POSITIVES["dropout"].needs_dropout
     noisy = pairs_by("deletion")
     assert noisy == pairs_by("deletion") and len(noisy) == len(twice)
     for copies, (whole, _) in zip(noisy, twice, strict=True):
-        assert all(some and {*some.split()} <= {*whole.split()} for some in copies)
-    left = sum(len(some.split()) for copies in noisy for some in copies)
+        assert all(sample and {*sample.split()} <= {*whole.split()} for sample in copies)
+    left = sum(len(sample.split()) for copies in noisy for sample in copies)
     assert left == pytest.approx(sum(len(whole.split()) for whole, _ in twice), rel=0.3)
     assert sum(one != other for one, other in noisy) > 8  # copies, and equal sentences, lose different words
     assert len(set(noisy[:-1])) > 2
     damaged = pairs_by("noise")
     assert [whole for _, whole in damaged] == [whole for whole, _ in twice] and damaged == pairs_by("noise")
-    assert all(some and {*some.split()} <= {*whole.split()} for some, whole in damaged)
+    assert all(sample and {*sample.split()} <= {*whole.split()} for sample, whole in damaged)
     left, words = (sum(len(pair[side].split()) for pair in damaged) for side in (0, 1))
     assert left / words == pytest.approx(0.4, abs=0.12)
     repeated = pairs_by("repetition")
@@ -63,15 +63,15 @@ def test_rules_make_pairs_of_a_document() -> None:
     assert not list(POSITIVES["title"].pairs(["", *TEXT[1:]], 0)), "a document whose title is empty"
 
 
-def test_pairs_of_a_large_corpus_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_pairs_samples_large_corpora(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.txt").write_text("\n\n".join(f"This is sentence number {n} ." for n in range(100)))
     source, notes = (f"text:{tmp_path}/a.txt",), []
     whole = read_pairs(source, ("dropout",), notes.append)
     assert len(whole) == 100 and not notes
     monkeypatch.setattr(positives, "MOST_PAIRS", 30)
-    some = read_pairs(source, ("dropout",), notes.append)
-    numbers = [int(one.id) for one in some]
-    assert some == [whole[n] for n in numbers] == read_pairs(source, ("dropout",), print)
+    sample = read_pairs(source, ("dropout",), notes.append)
+    numbers = [int(one.id) for one in sample]
+    assert sample == [whole[n] for n in numbers] == read_pairs(source, ("dropout",), print)
     assert numbers == sorted({*numbers}) and max(numbers) > 60 and notes == ["100 pairs; 30 of them are drawn"]
     with pytest.raises(ValueError, match=r"documents give 0 pairs by title; name more text, or another --positives"):
         read_pairs(source, ("title",), print)
@@ -85,11 +85,15 @@ def test_scored_pairs_and_held_out_halves_are_measured(tmp_path: Path) -> None:
     from_text = {"from_text": (f"lines:{text}",), "positives": ("dropout",), "dims": (8,)}
     config = small_config("pairs", start, Path(""), tmp_path / "run")
     config = replace(config, name="vectors", task=TaskConfig("vectors", **from_text))
-    held = content_of(config, start)
-    (dev,) = held.dev.values()
-    assert held.metrics == ("accuracy", "accuracy_8") and len(dev.rows) > 0 and held.train.rows["texts"].shape[1] == 2
-    assert (np.diff(held.train.rows["texts"]) == 0).all() and (np.diff(dev.rows.rows["texts"]) != 0).all()
-    assert start.tokenizer.unk_id not in dev.rows.tokens["input_ids"], "halves are of whole words"
+    held_out = content_of(config, start)
+    (dev,) = held_out.dev.values()
+    assert (
+        held_out.metrics == ("accuracy", "accuracy_8")
+        and len(dev.rows) > 0
+        and held_out.train.rows["texts"].shape[1] == 2
+    )
+    assert (np.diff(held_out.train.rows["texts"]) == 0).all() and (np.diff(dev.rows.rows["texts"]) != 0).all()
+    assert start.tokenizer.unk_id not in dev.rows.tokens["input_ids"], "halves consist of whole words"
 
     config = replace(config, task=TaskConfig("vectors", dev=str(scored), text=("a", "b"), label="like", **from_text))
     content = content_of(config, start)
@@ -97,12 +101,12 @@ def test_scored_pairs_and_held_out_halves_are_measured(tmp_path: Path) -> None:
     vectors[:, 0, 0] = 1
     for row, cosine in enumerate((0.5, 0.1, 0.9)):  # in the order of 3, 1, 5
         vectors[row, 1, [0, 9]] = cosine, np.sqrt(1 - cosine**2)
-    vectors[2, 1, 4] = 5  # which turns the last one's first eight numbers away
+    vectors[[0, 2], 1, 4] = 0.1, 5  # lowers the cosines of the first eight numbers, where row 1 has 1
     vectors /= np.linalg.norm(vectors, axis=-1, keepdims=True)
     vectors[2, 1, 9], vectors[2, 1, 0] = 0, 0.9
     (split,) = content.dev.values()
     assert content.metrics == ("spearman", "spearman_8")
-    assert split.figures(vectors) == pytest.approx({"spearman": 1, "spearman_8": -np.sqrt(3) / 2})
+    assert split.figures(vectors) == pytest.approx({"spearman": 1, "spearman_8": -1})
     still = replace(config.model, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     with pytest.raises(ValueError, match=r"task.positives='dropout' with model.hidden_dropout_prob=0: both vectors"):
         TEXT_VECTOR.check_run(replace(config, model=still), content)
@@ -114,7 +118,7 @@ def test_scored_pairs_and_held_out_halves_are_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dev", ["", "dev.csv"])
-def test_a_figure_is_named_by_the_answers_of_its_set(dev: str) -> None:
+def test_figures_are_named_by_type_of_answers(dev: str) -> None:
     task = make_task(TaskConfig("vectors", from_text=("text:x",), dev=dev, dims=(2,)))
     vectors = np.random.default_rng(0).normal(size=(9, 2, 4)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=-1, keepdims=True)
@@ -124,7 +128,7 @@ def test_a_figure_is_named_by_the_answers_of_its_set(dev: str) -> None:
     assert [*TEXT_VECTOR.measure(task.metrics, np.arange(18).reshape(9, 2), vectors)] == ["accuracy", "accuracy_2"]
 
 
-def test_a_partly_scored_set_is_refused(tmp_path: Path) -> None:
+def test_partly_scored_set_is_rejected(tmp_path: Path) -> None:
     task = make_task(TaskConfig("vectors", from_text=("text:x",)))
     path = tmp_path / "test.csv"
     path.write_text("text,text_b,label\na,b,1\nc,d,\ne,f,2\n")
@@ -132,14 +136,14 @@ def test_a_partly_scored_set_is_refused(tmp_path: Path) -> None:
         read_split(task, path, "test", named=True)
 
 
-def test_predictions_of_vectors_are_not_compared() -> None:
+def test_vector_kinds_have_no_predictions_to_compare() -> None:
     for kind in (VECTOR, TEXT_VECTOR, DENOISING):
         with pytest.raises(ValueError, match=f"a task of the kind {kind.name} has no predictions to measure one by"):
             kind.load_measures(make_task(TaskConfig("pairs")), "dev", [], Path("predictions"))
 
 
 def test_negatives_and_cut_vectors_in_the_loss() -> None:
-    """On two devices, beside a loop over candidates: a negative that is the pair's own text is none."""
+    """Compare with a loop over candidates, on two devices; a pair's own text is never its negative."""
     rows, texts = 8, np.arange(24).reshape(8, 3)
     texts[2, 2] = texts[5, 1]  # row 2's negative is row 5's answer
     texts[3, 0] = texts[1, 0]  # two answers to a query
@@ -150,11 +154,11 @@ def test_negatives_and_cut_vectors_in_the_loss() -> None:
     task = TaskConfig(temperature=0.1, dims=(4,))
 
     def sums(vectors: jax.Array, batch: Batch) -> Sums:
-        forward = Forward({"model": Given(vectors)}, None, packed=True)
+        forward = Forward({"model": FixedVectors(vectors)}, None, packed=True)
         return jax.lax.psum(VECTOR.objective(task).sums(forward, batch, None), BATCH_AXES)
 
     spec, mesh = jax.sharding.PartitionSpec(BATCH_AXES), make_mesh(MeshConfig(), jax.devices()[:2])
-    found = jax.jit(jax.shard_map(sums, mesh=mesh, in_specs=spec, out_specs=jax.sharding.PartitionSpec()))(
+    result = jax.jit(jax.shard_map(sums, mesh=mesh, in_specs=spec, out_specs=jax.sharding.PartitionSpec()))(
         vectors, batch
     )
     loss = 0.0
@@ -166,4 +170,4 @@ def test_negatives_and_cut_vectors_in_the_loss() -> None:
             scores += [float(part[i, 0] @ part[j, 2]) for j in range(rows) if texts[j, 2] not in own]
             logits = np.array(scores) / 0.1
             loss += (np.log(np.exp(logits).sum()) - logits[0]) / 2
-    assert float(found["loss"]) == pytest.approx(loss, rel=1e-5)
+    assert float(result["loss"]) == pytest.approx(loss, rel=1e-5)

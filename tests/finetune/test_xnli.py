@@ -1,4 +1,4 @@
-"""XNLI: the files of its two archives, a model trained on one language, and its figures by language."""
+"""XNLI: the files of its two archives, training on one language, and figures by language."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ LABELS = ["entailment", "neutral", "contradiction"]
 
 
 def row(language: str, label: str, first: str, second: str, number: int = 1) -> str:
-    told = [language, label, "", "", "", "", first, second, "1", str(number), "facetoface", *[label] * 5]
-    return "\t".join([*told, first, second, "True"])
+    fields = [language, label, "", "", "", "", first, second, "1", str(number), "facetoface", *[label] * 5]
+    return "\t".join([*fields, first, second, "True"])
 
 
 def pairs(count: int, seed: int) -> list[tuple[str, str, str]]:
-    """The colour of the first beast says the label: red entails, green is neutral, blue contradicts."""
+    """Draw pairs whose label follows from a colour: red entails, green is neutral, blue contradicts."""
     draw = np.random.default_rng(seed)
-    found = []
+    rows = []
     for _ in range(count):
         kind = int(draw.integers(3))
         first = f"the {COLOURS[kind]} {draw.choice(BEASTS)} saw a {draw.choice(BEASTS)} ."
-        found.append((first, f"a {draw.choice(BEASTS)} .", LABELS[kind]))
-    return found
+        rows.append((first, f"a {draw.choice(BEASTS)} .", LABELS[kind]))
+    return rows
 
 
 def write_xnli(
     folder: Path, languages: tuple[str, ...], train: int = 96, each: int = 16, archives: bool = True
 ) -> Path:
-    """The two archives unpacked, or their files together."""
+    """Write the two unpacked archives, or their files in one folder."""
     names = ("XNLI-MT-1.0/multinli", "XNLI-1.0") if archives else ("multinli", "")
     mt, own = (folder / name for name in names)
     for path in (mt, own):
@@ -65,7 +65,7 @@ def write_xnli(
     return folder
 
 
-def test_the_archives_are_read(tmp_path: Path) -> None:
+def test_xnli_archives_are_read(tmp_path: Path) -> None:
     task = TASKS["xnli"]
     for archives in (True, False):
         folder = write_xnli(tmp_path / str(archives), ("de", "en", "zh"), train=3, each=2, archives=archives)
@@ -78,7 +78,7 @@ def test_the_archives_are_read(tmp_path: Path) -> None:
         assert read_split(task, folder, "test_zh")[1].id == "1" and read_split(task, folder, "test_sw") is None
 
 
-def test_a_file_may_be_named(tmp_path: Path) -> None:
+def test_xnli_files_can_be_named(tmp_path: Path) -> None:
     folder = write_xnli(tmp_path, ("de", "en"), train=3, each=2)
     start = small_start(tmp_path / "model")
     german = folder / "XNLI-MT-1.0" / "multinli" / "multinli.train.de.tsv"
@@ -90,7 +90,7 @@ def test_a_file_may_be_named(tmp_path: Path) -> None:
     assert {name: len(some) for name, some in read_splits(TASKS["xnli"], config).dev.items()} == {"dev": 4}
 
 
-def test_one_set_has_one_figure_and_no_table(tmp_path: Path) -> None:
+def test_single_set_has_no_means_and_no_table(tmp_path: Path) -> None:
     split = Split(None, lambda *_: (), lambda _: {})
     content = TaskContent(SEQUENCE, (), None, {"dev": split}, {"test": split}, ("accuracy",), averaged=True)
     assert by_set_and_mean({"eval/accuracy": 0.5, "test/accuracy": 0.5}, content) == {}
@@ -98,7 +98,7 @@ def test_one_set_has_one_figure_and_no_table(tmp_path: Path) -> None:
     assert TaskSummary("xnli", ("accuracy",), {"": [result]}, {}, averaged=True).by_language() == []
 
 
-def test_xnli_runs_are_chosen_by_english(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_xnli_dev_set_requires_english(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_xnli(tmp_path, ("de", "zh"), train=1, each=2)
     with pytest.raises(
         ValueError, match=r"xnli\.dev\.tsv: no rows in the language en, which decides which run is best"
@@ -109,12 +109,12 @@ def test_xnli_runs_are_chosen_by_english(tmp_path: Path, capsys: pytest.CaptureF
     dev.write_bytes(
         dev.read_bytes() + row("en", "neutral", "a", "b", 9).encode().replace(b"\ta\t", b"\ta\xff\t", 1) + b"\n"
     )
-    told: list[str] = []
-    read_dev(TASKS["xnli"], folder, told.append)
-    assert len(told) == 1 and "xnli.dev.tsv" in told[0] and not capsys.readouterr().out
+    notices: list[str] = []
+    read_dev(TASKS["xnli"], folder, notices.append)
+    assert len(notices) == 1 and "xnli.dev.tsv" in notices[0] and not capsys.readouterr().out
 
 
-def test_what_is_wrong_is_named(tmp_path: Path) -> None:
+def test_bad_xnli_files_are_rejected(tmp_path: Path) -> None:
     folder = write_xnli(tmp_path, ("en",), train=1, each=1)
     dev = folder / "XNLI-1.0" / "xnli.dev.tsv"
     dev.write_text(f"{HEADER}\n{row('en', 'maybe', 'a', 'b')}\n")
@@ -130,7 +130,7 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_figures_by_language_and_their_mean(tmp_path: Path) -> None:
     data = write_xnli(tmp_path / "data", ("en", "de", "zh"))
-    # Of one language the labels are wrong, so that the figures differ.
+    # The labels of one language are wrong, so that the figures differ.
     test = data / "XNLI-1.0" / "xnli.test.tsv"
     lines = test.read_text().splitlines()
     changed = [line.replace("\tneutral\t", "\tentailment\t", 1) if line.startswith("zh") else line for line in lines]
@@ -155,11 +155,11 @@ def test_figures_by_language_and_their_mean(tmp_path: Path) -> None:
         assert by_test[language] == right / len(gold)
     assert figures["eval/mean_accuracy"] == pytest.approx(np.mean(by_dev), abs=1e-12)
     assert figures["test/mean_accuracy"] == pytest.approx(np.mean(by_test), abs=1e-12)
-    saved = json.loads((tmp_path / "run" / "results.json").read_text())["result"]["figures"]
-    assert saved == figures
+    stored = json.loads((tmp_path / "run" / "results.json").read_text())["result"]["figures"]
+    assert stored == figures
 
 
-def test_the_summary_has_a_row_for_each_language() -> None:
+def test_summary_has_a_row_per_language() -> None:
     figures = {"eval/sequence_loss": 1.0, "eval/accuracy": 0.5, "eval/dev_de/accuracy": 0.25, "test_de/accuracy": 0.75}
     figures |= {"eval/dev_en/accuracy": 0.5, "eval/mean_accuracy": 0.375, "test/mean_accuracy": 0.75}
     result = Result("run", 1, figures, {}, 60.0, ())

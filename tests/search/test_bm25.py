@@ -1,4 +1,4 @@
-"""BM25 against its formula, term by term in double precision."""
+"""BM25 scores match the formula, term by term in double precision."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bertjax.search.index import search_terms
 TERMS = 12
 
 
-def written(folder: Path, documents: list[list[int]]) -> Bm25:
+def build_bm25(folder: Path, documents: list[list[int]]) -> Bm25:
     write_bm25(folder, documents, TERMS)
     return Bm25(folder)
 
@@ -43,17 +43,17 @@ TEXT = st.lists(st.integers(0, TERMS - 1), max_size=15)
 
 @settings(max_examples=40)
 @given(documents=st.lists(TEXT, min_size=1, max_size=20), query=TEXT)
-def test_scores_match_the_formula(documents, query):
+def test_bm25_scores_match_formula(documents, query):
     with tempfile.TemporaryDirectory() as folder:
-        hits = written(Path(folder), documents).search(np.array(query, int), len(documents))
+        hits = build_bm25(Path(folder), documents).search(np.array(query, int), len(documents))
         expected = by_formula(documents, query)
         assert sorted(hits.documents.tolist()) == [number for number, score in enumerate(expected) if score]
         assert hits.scores == pytest.approx([expected[number] for number in hits.documents], rel=1e-5)
         assert (np.diff(hits.scores) <= 0).all()
 
 
-def test_scores_by_hand(tmp_path):
-    hits = written(tmp_path, [[0, 0, 1], [1], [2, 3]]).search(np.array([0, 1, 1]), 10)
+def test_bm25_scores_by_hand(tmp_path):
+    hits = build_bm25(tmp_path, [[0, 0, 1], [1], [2, 3]]).search(np.array([0, 1, 1]), 10)
     assert hits.documents.tolist() == [0, 1]
     length = 1.2 * (0.25 + 0.75 * 3 / 2)
     assert hits.scores[0] == pytest.approx(
@@ -63,8 +63,8 @@ def test_scores_by_hand(tmp_path):
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "albert"])
-def test_a_word_has_the_same_terms_in_every_position(family: str) -> None:
-    """RoBERTa's tokenizer has other ids for the first word of a text, which no other text would share."""
+def test_word_has_same_terms_in_every_position(family: str) -> None:
+    """RoBERTa's tokenizer has other ids for the first word of a text, which would not match other positions."""
     tokenizer, words = tokenizer_of(family), " ".join(TEXTS).split()[:20]
     forth, back = search_terms([" ".join(words), " ".join(reversed(words))], tokenizer)
     assert sorted(forth.tolist()) == sorted(back.tolist()) and len(forth) >= len(words)

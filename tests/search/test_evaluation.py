@@ -1,4 +1,4 @@
-"""nDCG against scikit-learn's, and all figures on cases worked out by hand."""
+"""nDCG matches scikit-learn, and all figures match cases worked out by hand."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def test_ndcg_matches_scikit_learn(grades, seed, k):
     ndcg_score = pytest.importorskip("sklearn.metrics").ndcg_score
     scores = np.random.default_rng(seed).permutation(len(grades)).astype(float)
     ranked = [str(number) for number in np.argsort(-scores)]
-    found = ndcg(ranked, {str(number): grade for number, grade in enumerate(grades)}, k)
-    assert found == pytest.approx(ndcg_score([grades], [scores], k=k), abs=1e-12)
+    value = ndcg(ranked, {str(number): grade for number, grade in enumerate(grades)}, k)
+    assert value == pytest.approx(ndcg_score([grades], [scores], k=k), abs=1e-12)
 
 
 def test_figures_by_hand():
@@ -43,7 +43,7 @@ def test_grades_of_0_or_less_are_not_relevant():
     assert ndcg(["d", "a"], {"a": 1, "d": -5}, 10) == pytest.approx(1 / np.log2(3))
 
 
-def test_means_are_over_queries_with_an_answer():
+def test_means_cover_queries_with_relevant_documents():
     judgements = {"1": {"a": 1}, "2": {"a": 0}, "3": {"b": 2}, "not asked": {"a": 1}}
     figures = evaluate({"1": ["a"], "2": ["a"], "3": ["x", "b", "y", "z"], "not judged": ["a"]}, judgements)
     assert figures.queries == 2
@@ -53,7 +53,7 @@ def test_means_are_over_queries_with_an_answer():
     assert figures.judged == (1 + 1 / 4) / 2
 
 
-def test_figures_are_no_deeper_than_the_ranking():
+def test_figures_are_limited_by_depth():
     figures = evaluate({"1": ["x", "b", "a"]}, {"1": {"a": 1, "b": 1, "c": 1}}, depth=2)
     assert figures.ndcg == pytest.approx((1 / np.log2(3)) / (1 + 1 / np.log2(3)))
     assert (figures.recall, figures.reciprocal_rank, figures.judged) == (1 / 3, 0.5, 0.5)

@@ -1,4 +1,4 @@
-"""The fingerprint of an index changes with everything that changes a vector."""
+"""The fingerprint of an index changes with every option that changes vectors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_fingerprint_changes_with_the_model(tmp_path):
     other_weight.params["encoder"]["layers"]["mlp"]["output"]["bias"] += 1e-6
     other_head = trained_model(tmp_path)
     other_head.params["pooler"]["dense"]["bias"] += 1
-    made = {
+    fingerprints = {
         "the same": model_fingerprint(trained_model(tmp_path), "mean"),
         "weight": model_fingerprint(other_weight, "mean"),
         "epsilon": model_fingerprint(trained_model(tmp_path, layer_norm_eps=1e-6), "mean"),
@@ -31,8 +31,8 @@ def test_fingerprint_changes_with_the_model(tmp_path):
         "vocabulary": model_fingerprint(trained_model(tmp_path, wordpiece(lowercase=False)), "mean"),
         "pooler": model_fingerprint(other_head, "pooler"),
     }
-    assert made.pop("the same") == model_fingerprint(model, "mean") == model_fingerprint(other_head, "mean")
-    assert len({model_fingerprint(model, "mean"), model_fingerprint(model, "pooler"), *made.values()}) == 7
+    assert fingerprints.pop("the same") == model_fingerprint(model, "mean") == model_fingerprint(other_head, "mean")
+    assert len({model_fingerprint(model, "mean"), model_fingerprint(model, "pooler"), *fingerprints.values()}) == 7
 
 
 BLOCKS = {"attention_block": 4, "random_blocks": 1}
@@ -64,19 +64,19 @@ SCORES = {"score_bias_buckets": 8}
 )
 def test_fingerprint_changes_with_an_option(options, changed):
     model, other = ModelConfig(**SMALL | options), ModelConfig(**SMALL | options | changed)
-    assert hashed(model) != hashed(other) and vectors_of(model) != vectors_of(other)
+    assert fingerprint_content(model) != fingerprint_content(other) and vector_program(model) != vector_program(other)
 
 
-def hashed(model):
-    """The content of a fingerprint except the values of weights."""
-    return shapes_of(model), {name: getattr(model, name) for name in forward_options(model)}
+def fingerprint_content(model):
+    """Get the content of a fingerprint except the values of weights."""
+    return weight_shapes(model), {name: getattr(model, name) for name in forward_options(model)}
 
 
 SMALL = {
     "vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12,
     "max_position_embeddings": 48, "vocab_pad_multiple": 1,
 }  # fmt: skip
-# All other fields, which show in the weights' shapes or change no vector: a model's options, and another value.
+# All other fields, which change the shapes of weights or no vectors: (options of a model, another value).
 OTHERS = {
     "family": ({}, "roberta"),
     "vocab_size": ({}, 21),
@@ -126,24 +126,24 @@ OTHERS = {
 }
 
 
-def shapes_of(model):
-    """The shapes of the arrays that a fingerprint reads."""
+def weight_shapes(model):
+    """Get the shapes of the arrays that a fingerprint covers."""
     shapes = abstract_network(model)[1]
     return jax.tree.map(lambda leaf: leaf.shape, {name: shapes.get(name) for name in ("encoder", "pooler")})
 
 
-def vectors_of(model):
-    """The program that computes the vectors of texts, with its constants."""
+def vector_program(model):
+    """Trace the program that computes vectors of texts; returns it with its constants."""
     graphdef, shapes, _ = abstract_network(model)
-    used = {name: shapes[name] for name in ("encoder", "pooler") if name in shapes}
+    shapes_used = {name: shapes[name] for name in ("encoder", "pooler") if name in shapes}
     unused = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
 
     def vectors(params, ids):
         network = bind(graphdef, unused | params)
-        found = token_vectors(network, ids, ids * 0, ids * 0 + 1, "last")
-        return pool(network, found, ids > 0, "pooler" if "pooler" in params else "mean")
+        tokens = token_vectors(network, ids, ids * 0, ids * 0 + 1, "last")
+        return pool(network, tokens, ids > 0, "pooler" if "pooler" in params else "mean")
 
-    program = jax.make_jaxpr(vectors)(used, jax.ShapeDtypeStruct((1, 40), np.int32))
+    program = jax.make_jaxpr(vectors)(shapes_used, jax.ShapeDtypeStruct((1, 40), np.int32))
     return str(program), [np.asarray(constant).tolist() for constant in program.consts]
 
 
@@ -159,4 +159,4 @@ def test_omitted_options_show_or_change_nothing(name):
     model = ModelConfig(**SMALL | options)
     other = replace(model, **{name: value})
     assert getattr(model, name) != value
-    assert shapes_of(model) != shapes_of(other) or vectors_of(model) == vectors_of(other)
+    assert weight_shapes(model) != weight_shapes(other) or vector_program(model) == vector_program(other)

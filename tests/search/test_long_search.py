@@ -1,4 +1,4 @@
-"""`bertjax search` over documents of 8,000 tokens that begin with the same words."""
+"""`bertjax search` distinguishes documents of 8,000 tokens that begin with the same words."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_long_documents_with_equal_starts_are_distinguished(family: str, tmp_pat
     )
     draw, words = np.random.default_rng(0), " ".join(TEXTS[:-3]).split()
     _, sizes = model.tokenizer.encode(words)
-    # The same 2,000 tokens or more in front, and 5,000 to 6,000 of eight words that are drawn for each document.
+    # All begin with the same 2,000 tokens, followed by 5,000 of eight words that are drawn for each document.
     drawn = [draw.choice(len(words), 8192)] + [
         draw.choice(draw.choice(len(words), 8, replace=False), 8192) for _ in range(COUNT)
     ]
@@ -40,12 +40,12 @@ def test_long_documents_with_equal_starts_are_distinguished(family: str, tmp_pat
     queries = [{"_id": f"q{number}", "text": text} for number, text in enumerate(texts)]
     for name, rows in (("corpus", documents), ("queries", queries)):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    index, found = tmp_path / "index", tmp_path / "found.jsonl"
+    index, results = tmp_path / "index", tmp_path / "found.jsonl"
     words = ["search", str(run), "--index", str(index), "--documents", str(tmp_path / "corpus.jsonl")]
-    assert main([*words, "--queries", str(tmp_path / "queries.jsonl"), "--output", str(found)]) == 0
-    first = [json.loads(line)["results"][0]["id"] for line in found.read_text().splitlines()]
+    assert main([*words, "--queries", str(tmp_path / "queries.jsonl"), "--output", str(results)]) == 0
+    first = [json.loads(line)["results"][0]["id"] for line in results.read_text().splitlines()]
     assert first == [f"d{number}" for number in range(COUNT)]
-    # No text was cut: a document without its last words has another vector.
+    # No text was truncated: a document without its last words has another vector.
     encoder = bertjax.load(str(run))
     np.testing.assert_array_equal(open_index(index).vectors, encoder.encode(texts, normalize=True))
     without = encoder.encode([" ".join(texts[0].split()[:-50])], normalize=True)

@@ -1,4 +1,4 @@
-"""Rankings equal those of a full sort for any block size; fusion and removal by hand."""
+"""Rankings match a full sort for any block size; fusion and removal match cases by hand."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from bertjax.search.retrieval import nearest
 def test_nearest_matches_a_full_sort(monkeypatch, block, top):
     monkeypatch.setattr(module, "_DOCUMENTS", block)
     draw = np.random.default_rng(0)
-    # Small whole numbers: inner products are exact, and many are equal.
+    # With small integers, inner products are exact, and many are equal.
     vectors = draw.integers(-2, 3, (500, 6)).astype(np.float32)
     queries = draw.integers(-2, 3, (5, 6)).astype(np.float32)
     scores = queries @ vectors.T
     for row, hits in zip(scores, nearest(vectors, queries, top), strict=True):
-        wanted = np.lexsort((np.arange(len(row)), -row))[:top]
-        assert hits.documents.tolist() == wanted.tolist()
-        assert np.array_equal(hits.scores, row[wanted])
+        expected = np.lexsort((np.arange(len(row)), -row))[:top]
+        assert hits.documents.tolist() == expected.tolist()
+        assert np.array_equal(hits.scores, row[expected])
 
 
 def test_nearest_reads_memory_mapped_vectors(tmp_path):
@@ -42,10 +42,10 @@ def test_best_keeps_the_order_of_ties():
 
 def test_without_drops_one_document():
     hits = Hits(np.array([5, 3, 8]), np.array([2.0, 1.0, 0.5]))
-    for document, wanted in ((5, [3, 8]), (3, [5, 8]), (8, [5, 3]), (-1, [5, 3]), (4, [5, 3])):
+    for document, expected in ((5, [3, 8]), (3, [5, 8]), (8, [5, 3]), (-1, [5, 3]), (4, [5, 3])):
         left = without(hits, document, 2)
-        assert left.documents.tolist() == wanted
-        assert left.scores.tolist() == [dict(zip(*hits, strict=True))[number] for number in wanted]
+        assert left.documents.tolist() == expected
+        assert left.scores.tolist() == [dict(zip(*hits, strict=True))[number] for number in expected]
 
 
 def test_fuse_by_hand():

@@ -1,4 +1,4 @@
-"""Reranking: each score equals the network's for that pair alone, and results are sorted by score."""
+"""Reranking scores match the network on each pair alone, and results are sorted by score."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("one_device")
 
 
 def alone(model: TrainedModel, query: str, passage: str) -> float:
-    """The probability for one pair, without padding or a batch; the passage loses what the row does not take."""
+    """Compute the probability of a pair without padding or batching; the passage is truncated to the row."""
     tokenizer, ids = model.tokenizer, model.tokenizer.encode_sentences([query, passage])
     first = [tokenizer.cls_id, *ids[0], tokenizer.sep_id]
     second = [*ids[1][: model.max_length - len(first) - 1], tokenizer.sep_id]
@@ -46,19 +46,19 @@ def test_rerank_scores_equal_pairs_alone(tmp_path, monkeypatch, at_once):
     with DocumentWriter.at(tmp_path) as writer:
         for passage in passages:
             writer.add(Record(passage[:8], passage))
-    found = [
+    candidates = [
         Hits(np.array([3, 0, 1]), np.zeros(3)),
         Hits(np.array([], int), np.zeros(0)),
         Hits(np.array([2]), np.ones(1)),
     ]
-    reranker, counted = Reranker(model), []
+    reranker, progress = Reranker(model), []
     queries = ["museum", "of", "a b c"]
-    made = reranker.rerank(queries, found, StoredDocuments(tmp_path), counted.append)
-    for query, before, hits in zip(queries, found, made, strict=True):
-        wanted = {number: alone(model, query, passages[number]) for number in before.documents.tolist()}
-        assert hits.documents.tolist() == sorted(wanted, key=lambda number: -wanted[number])
-        assert hits.scores == pytest.approx(sorted(wanted.values(), reverse=True), rel=1e-4)
-    assert counted == [2, 2] if at_once == 2 else [4]
+    reranked = reranker.rerank(queries, candidates, StoredDocuments(tmp_path), progress.append)
+    for query, before, hits in zip(queries, candidates, reranked, strict=True):
+        expected = {number: alone(model, query, passages[number]) for number in before.documents.tolist()}
+        assert hits.documents.tolist() == sorted(expected, key=lambda number: -expected[number])
+        assert hits.scores == pytest.approx(sorted(expected.values(), reverse=True), rel=1e-4)
+    assert progress == [2, 2] if at_once == 2 else [4]
     assert reranker.rerank([], [], StoredDocuments(tmp_path)) == []
     cut, empty = reranker.counts.notices(reranker.max_length)
     assert cut.startswith("1 of 4 examples were cut to 64 tokens") and empty.startswith("1 of 4 examples have")
@@ -71,22 +71,23 @@ def test_search_reranks_candidates(tmp_path, capsys):
     (tmp_path / "qrels.tsv").write_text("1\t2\t1\n")
     fixed = ["search", str(encoder), "museum opened", "--index", str(tmp_path / "index"), "--by", "bm25"]
     fixed += ["--documents", str(tmp_path / "texts.txt"), "--candidates", "5"]
-    found = {}
+    results = {}
     rerank = ["--rerank", str(write_run(model))]
     for name, more in (("plain", []), ("reranked", rerank), ("fused", [*rerank, "--rerank-by", "both"])):
         path = tmp_path / f"{name}.jsonl"
         assert main([*fixed, *more, "--output", str(path), "--top", "5", "--qrels", str(tmp_path / "qrels.tsv")]) == 0
-        found[name] = {row["text"]: row["score"] for row in json.loads(path.read_text())["results"]}
-    assert found["plain"].keys() == found["reranked"].keys() and list(found["plain"]) != list(found["reranked"])
-    scores = list(found["reranked"].values())
+        results[name] = {row["text"]: row["score"] for row in json.loads(path.read_text())["results"]}
+    assert results["plain"].keys() == results["reranked"].keys() and list(results["plain"]) != list(results["reranked"])
+    scores = list(results["reranked"].values())
     assert scores == sorted(scores, reverse=True)
-    assert scores == pytest.approx([alone(model, "museum opened", text) for text in found["reranked"]], rel=1e-4)
-    places = [{text: place for place, text in enumerate(found[name], 1)} for name in ("plain", "reranked")]
-    summed = {text: sum(1 / (60 + place[text]) for place in places) for text in found["plain"]}
-    assert found["fused"] == pytest.approx(summed) and list(found["fused"].values()) == sorted(summed.values())[::-1]
-    said = capsys.readouterr()
-    assert "  bm25, reranked  " in said.out and "by bm25, reranked\n" in said.out
-    assert "by bm25, reranked and fused\n" in said.out
+    assert scores == pytest.approx([alone(model, "museum opened", text) for text in results["reranked"]], rel=1e-4)
+    places = [{text: place for place, text in enumerate(results[name], 1)} for name in ("plain", "reranked")]
+    summed = {text: sum(1 / (60 + place[text]) for place in places) for text in results["plain"]}
+    assert results["fused"] == pytest.approx(summed)
+    assert list(results["fused"].values()) == sorted(summed.values())[::-1]
+    output = capsys.readouterr()
+    assert "  bm25, reranked  " in output.out and "by bm25, reranked\n" in output.out
+    assert "by bm25, reranked and fused\n" in output.out
 
 
 @pytest.mark.parametrize(("kind", "was"), [("", "only pretrained"), ("regression", "fine-tuned for regression")])

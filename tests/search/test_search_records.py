@@ -1,4 +1,4 @@
-"""Reading of documents, queries and judgements in every layout, and errors that name file and line."""
+"""Documents, queries and judgements are read in every layout; errors name file and line."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def test_read_records_reads_beir(tmp_path):
     ]
     path = tmp_path / "corpus.jsonl.gz"
     path.write_bytes(gzip.compress("\n".join(json.dumps(row) for row in rows).encode()))
-    found = records(path)
-    assert [record.id for record in found] == ["d1", "d2", "7"]
-    assert [record.whole for record in found] == ["A title a text", "no title", "a number for an id\ufffd"]
+    documents = records(path)
+    assert [record.id for record in documents] == ["d1", "d2", "7"]
+    assert [record.whole for record in documents] == ["A title a text", "no title", "a number for an id\ufffd"]
     (tmp_path / "named.jsonl").write_text('{"_id": "d1", "title": "A title", "body": "a text"}')
     for field, whole in (("title", "A title"), ("body", "A title a text")):
         assert [record.whole for record in records(tmp_path / "named.jsonl", field=field)] == [whole]
@@ -43,8 +43,8 @@ def test_read_records_reads_beir(tmp_path):
 def test_records_without_id_are_numbered(tmp_path):
     (tmp_path / "a.txt").write_text("one\n\nthree\n")
     (tmp_path / "b.jsonl").write_text('{"text": "four"}\n{"_id": "five", "text": ""}\n')
-    found = records(tmp_path / "a.txt", tmp_path / "b.jsonl")
-    assert found == [Record(*row) for row in (("1", "one"), ("2", ""), ("3", "three"), ("4", "four"), ("five", ""))]
+    documents = records(tmp_path / "a.txt", tmp_path / "b.jsonl")
+    assert documents == [Record(*row) for row in (("1", "one"), ("2", ""), ("3", "three"), ("4", "four"), ("five", ""))]
     assert count_records([str(tmp_path / "a.txt"), str(tmp_path / "b.jsonl")], None) == 5
 
 
@@ -122,7 +122,7 @@ def test_own_documents_have_same_id_and_text(tmp_path):
     with DocumentWriter.at(tmp_path) as writer:
         for document in (Record("pro-a", "It is  so.\n", "nature"), Record("pro-b", "It is not."), Record("1", "one")):
             writer.add(document)
-    asked = {
+    expected = {
         Record("pro-a", "It is so."): 0,
         Record("pro-a", "nature It is so. "): 0,
         Record("pro-a", "It is so.", "nature"): 0,
@@ -131,5 +131,5 @@ def test_own_documents_have_same_id_and_text(tmp_path):
         Record("pro-c", "It is so."): -1,  # a copy
         Record("pro-a", "It is So."): -1,
     }
-    own = own_documents(list(asked), StoredDocuments(tmp_path))
-    assert own.tolist() == list(asked.values())
+    own = own_documents(list(expected), StoredDocuments(tmp_path))
+    assert own.tolist() == list(expected.values())

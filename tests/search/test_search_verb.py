@@ -53,7 +53,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made(run: Path, data: Path) -> Path:
+def index(run: Path, data: Path) -> Path:
     """The index of the documents."""
     assert search(run, "--index", data / "index", "--documents", data / "corpus.jsonl") == 0
     return data / "index"
@@ -63,14 +63,14 @@ def search(run: Path | str, *arguments: object) -> int:
     return main(["search", str(run), *map(str, arguments)])
 
 
-def found(path: Path) -> list[list[str]]:
-    """The ids that a file of results has for each query."""
+def result_ids(path: Path) -> list[list[str]]:
+    """List the ids of a file of results by query."""
     return [[row["id"] for row in json.loads(line)["results"]] for line in path.read_text().splitlines()]
 
 
-def test_a_title_is_shown_once_in_lines_and_on_the_page(run, made, tmp_path, capsys):
+def test_title_is_shown_once_in_lines_and_page(run, index, tmp_path, capsys):
     page = tmp_path / "results.html"
-    assert search(run, "museum <b>", "--index", made, "--by", "bm25", "--html", page) == 0
+    assert search(run, "museum <b>", "--index", index, "--by", "bm25", "--html", page) == 0
     assert capsys.readouterr().out.count("The museum opened in 1877") == 2, "both documents, each with one title"
     content = page.read_text(encoding="utf-8")
     assert content.count('class="hit-card card"') == 4 and content.count("<p>opened in 1877</p>") == 2
@@ -94,13 +94,13 @@ def test_search_builds_then_opens_an_index(run, data, tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["index"]
 
 
-def test_vectors_and_order_match_encode(run, data, made, tmp_path):
+def test_vectors_and_order_match_encode(run, data, index, tmp_path):
     texts = [f"{row['title']} {row['text']}".strip() for row in DOCUMENTS]
     model = bertjax.load(run)
     vectors = model.encode(texts, normalize=True)
-    assert np.array_equal(open_index(made).vectors, vectors)
-    assert [record.whole for record in map(open_index(made).documents.__getitem__, range(5))] == texts
-    assert search(run, *QUERIES.values(), "--index", made, "--output", tmp_path / "out.jsonl", "--top", "9") == 0
+    assert np.array_equal(open_index(index).vectors, vectors)
+    assert [record.whole for record in map(open_index(index).documents.__getitem__, range(5))] == texts
+    assert search(run, *QUERIES.values(), "--index", index, "--output", tmp_path / "out.jsonl", "--top", "9") == 0
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     cosines = model.encode(list(QUERIES.values()), normalize=True) @ vectors.T
     for number, (row, scores) in enumerate(zip(rows, cosines, strict=True)):
@@ -111,16 +111,16 @@ def test_vectors_and_order_match_encode(run, data, made, tmp_path):
         assert row["results"][0]["text"] == DOCUMENTS[order[0]]["text"]
 
 
-def test_replaced_characters_are_counted(run, made, tmp_path, capsys):
+def test_replaced_characters_are_counted(run, index, tmp_path, capsys):
     queries = tmp_path / "queries.txt"
     queries.write_bytes(b"museum \xff\n" + b"the museum opened in 1877\n" * 6)
-    assert search(run, "--index", made, "--queries", queries, "--output", tmp_path / "found.jsonl") == 0
+    assert search(run, "--index", index, "--queries", queries, "--output", tmp_path / "found.jsonl") == 0
     assert "queries: 1 characters were not UTF-8 and became U+FFFD\n" in capsys.readouterr().out
 
 
-def test_output_is_kept_without_overwrite(run, made, tmp_path, capsys):
+def test_output_is_kept_without_overwrite(run, index, tmp_path, capsys):
     output = tmp_path / "found.jsonl"
-    fixed = (run, "museum", "--index", made, "--output", output)
+    fixed = (run, "museum", "--index", index, "--output", output)
     assert search(*fixed) == 0
     first = output.read_bytes()
     assert search(*fixed, "--top", "1") == 1 and output.read_bytes() == first
@@ -129,11 +129,11 @@ def test_output_is_kept_without_overwrite(run, made, tmp_path, capsys):
     assert output.read_bytes() == first
 
 
-def test_search_by_words_and_by_both(run, data, made, tmp_path, capsys):
-    fixed = (run, "--index", made, "--queries", data / "queries.jsonl")
+def test_search_ranks_by_words_and_by_both(run, data, index, tmp_path, capsys):
+    fixed = (run, "--index", index, "--queries", data / "queries.jsonl")
     for by in ("vectors", "bm25", "both"):
         assert search(*fixed, "--by", by, "--output", tmp_path / f"{by}.jsonl") == 0
-    by_words, by_vectors, by_both = (found(tmp_path / f"{by}.jsonl") for by in ("bm25", "vectors", "both"))
+    by_words, by_vectors, by_both = (result_ids(tmp_path / f"{by}.jsonl") for by in ("bm25", "vectors", "both"))
     assert by_words == [["opening", "twice", "paper"], ["paper"]]
     assert [len(ids) for ids in by_vectors] == [5, 5]
     shares = [
@@ -147,12 +147,12 @@ def test_search_by_words_and_by_both(run, data, made, tmp_path, capsys):
         capsys.readouterr().out.splitlines()[-1] == f"2 queries to {tmp_path}/both.jsonl: the best 10 documents "
         "for each, by both"
     )
-    assert search(run, "¤", "--index", made, "--by", "bm25") == 0
+    assert search(run, "¤", "--index", index, "--by", "bm25") == 0
     assert "no document shares a word with the query" in capsys.readouterr().out
 
 
-def test_fusion_in_python_equals_the_verb(run, tmp_path):
-    """The best document of both rankings may be the best of neither."""
+def test_fusion_in_python_matches_verb(run, tmp_path):
+    """The best document of the fusion may not be the best of either ranking."""
     words = ["museum", "opened", "drawings", "naive", "of", "the", "in", "a", "letters"]
     texts = [" ".join(words[i] for i in (n % 9, n * 7 % 8, n // 9 % 9, n // 5 % 7)) for n in range(90)]
     documents = tmp_path / "texts.txt"
@@ -161,7 +161,7 @@ def test_fusion_in_python_equals_the_verb(run, tmp_path):
     fixed = ("--index", tmp_path / "index", "--documents", documents, "--by", "both", "--top", "1")
     assert search(run, *queries, *fixed, "--output", output) == 0
     results = bertjax.search(run, queries, index=tmp_path / "index", by="both", top=1)
-    assert [[one.id for one in ranking] for ranking in results] == found(output)
+    assert [[one.id for one in ranking] for ranking in results] == result_ids(output)
 
 
 def test_search_from_python_warns_of_cut_texts(run, tmp_path):
@@ -177,22 +177,22 @@ def test_search_from_python_warns_of_cut_texts(run, tmp_path):
     ]
 
 
-def test_search_writes_trec_and_figures(run, data, made, tmp_path, capsys):
-    fixed = (run, "--index", made, "--queries", data / "queries.jsonl", "--by", "both", "--qrels", data / "qrels.tsv")
+def test_search_writes_trec_and_figures(run, data, index, tmp_path, capsys):
+    fixed = (run, "--index", index, "--queries", data / "queries.jsonl", "--by", "both", "--qrels", data / "qrels.tsv")
     assert search(*fixed, "--output", tmp_path / "out.trec", "--top", "1") == 0
     lines = [line.split() for line in (tmp_path / "out.trec").read_text().splitlines()]
     assert [line[:2] + line[3:4] + line[5:] for line in lines] == [[q, "Q0", "1", "bertjax"] for q in QUERIES]
-    said = capsys.readouterr().out
-    assert "2 of 2 queries have relevant documents" in said
+    output = capsys.readouterr().out
+    assert "2 of 2 queries have relevant documents" in output
     ideal = 2 + 1 / np.log2(3)
-    assert figures(said)["bm25"] == pytest.approx([((2 + 0.5) / ideal + 1) / 2, 1, 1, (2 / 3 + 1) / 2], abs=1e-4)
-    assert list(figures(said)) == ["vectors", "bm25", "both"]
+    assert figures(output)["bm25"] == pytest.approx([((2 + 0.5) / ideal + 1) / 2, 1, 1, (2 / 3 + 1) / 2], abs=1e-4)
+    assert list(figures(output)) == ["vectors", "bm25", "both"]
 
 
-def test_folder_in_beirs_layout_is_evaluated(run, data, made, tmp_path, capsys):
+def test_folder_in_beirs_layout_is_evaluated(run, data, index, tmp_path, capsys):
     folder = tmp_path / "beir"
     shutil.copytree(data, folder, ignore=shutil.ignore_patterns("index"))
-    options = (run, "--index", made, "--evaluate", folder)
+    options = (run, "--index", index, "--evaluate", folder)
     assert search(*options) == 1 and "no qrels/*.tsv; is it a folder in BEIR's layout?" in capsys.readouterr().err
     (folder / "qrels").mkdir()
     for name in ("dev", "train"):
@@ -212,15 +212,15 @@ def test_folder_in_beirs_layout_is_evaluated(run, data, made, tmp_path, capsys):
     ("top", "candidates", "first", "recalled"),
     [(10, 50, 10, 50), (60, 50, 10, 60), (10, 100, 10, 100), (200, 1, 10, 100), (1, 5, 5, 5)],
 )
-def test_figures_depth_follows_candidates(run, data, made, capsys, top, candidates, first, recalled):
-    fixed = (run, "--index", made, "--queries", data / "queries.jsonl", "--by", "bm25", "--qrels", data / "qrels.tsv")
+def test_figures_depth_follows_candidates(run, data, index, capsys, top, candidates, first, recalled):
+    fixed = (run, "--index", index, "--queries", data / "queries.jsonl", "--by", "bm25", "--qrels", data / "qrels.tsv")
     assert search(*fixed, "--top", top, "--candidates", candidates) == 0
     heading = capsys.readouterr().out.splitlines()[1].split()
     assert heading == ["by", f"nDCG@{first}", f"recall@{recalled}", f"MRR@{first}", f"judged@{first}"]
 
 
-def test_search_writes_training_pairs(run, data, made, tmp_path, capsys):
-    fixed = (run, "--index", made, "--queries", data / "queries.jsonl", "--by", "bm25", "--qrels", data / "qrels.tsv")
+def test_search_writes_training_pairs(run, data, index, tmp_path, capsys):
+    fixed = (run, "--index", index, "--queries", data / "queries.jsonl", "--by", "bm25", "--qrels", data / "qrels.tsv")
     assert search(*fixed, "--training-pairs", tmp_path / "out") == 0
     rows = {
         split: [
@@ -235,21 +235,21 @@ def test_search_writes_training_pairs(run, data, made, tmp_path, capsys):
         ],
         "dev": [("drawings", "drawings of a naive museum", 1)],
     }
-    said = capsys.readouterr().out.splitlines()
-    assert said[-1] == f"{tmp_path}/out: 2 queries with 3 relevant passages and 0 hard negatives"
-    assert f"next: bertjax finetune relevance --init-from {run} --data {tmp_path}/out/relevance" in said
-    assert f"next: bertjax finetune pairs --init-from {run} --data {tmp_path}/out/pairs" in said
+    output = capsys.readouterr().out.splitlines()
+    assert output[-1] == f"{tmp_path}/out: 2 queries with 3 relevant passages and 0 hard negatives"
+    assert f"next: bertjax finetune relevance --init-from {run} --data {tmp_path}/out/relevance" in output
+    assert f"next: bertjax finetune pairs --init-from {run} --data {tmp_path}/out/pairs" in output
     assert search(*fixed, "--by", "vectors", "--training-pairs", tmp_path / "hard") == 0
     columns = "--text text text_b negatives"
-    said = capsys.readouterr().out.splitlines()
-    assert f"next: bertjax finetune pairs --init-from {run} --data {tmp_path}/hard/pairs {columns}" in said
+    output = capsys.readouterr().out.splitlines()
+    assert f"next: bertjax finetune pairs --init-from {run} --data {tmp_path}/hard/pairs {columns}" in output
 
 
-def test_training_pairs_are_not_made_of_test_judgements(run, data, made, tmp_path, capsys):
+def test_training_pairs_require_train_judgements(run, data, index, tmp_path, capsys):
     folder = shutil.copytree(data, tmp_path / "beir", ignore=shutil.ignore_patterns("index"))
     (folder / "qrels").mkdir()
     (folder / "qrels" / "test.tsv").write_text(JUDGED)
-    fixed = (run, "--index", made, "--evaluate", folder, "--training-pairs", tmp_path / "out")
+    fixed = (run, "--index", index, "--evaluate", folder, "--training-pairs", tmp_path / "out")
     assert search(*fixed) == 1
     assert "no qrels/train.tsv to make training data from; test.tsv" in capsys.readouterr().err
     (folder / "qrels" / "train.tsv").write_text(JUDGED.replace("q1\topening\t2\n", ""))
@@ -259,7 +259,7 @@ def test_training_pairs_are_not_made_of_test_judgements(run, data, made, tmp_pat
 
 @pytest.fixture
 def arguments(tmp_path: Path) -> dict[str, Path]:
-    """As BEIR's ArguAna: a query is a document, and what answers it is the next one. The third has its id by chance."""
+    """Like BEIR's ArguAna: queries are documents, answered by the next one; the third has its id by chance."""
     texts = {
         "pro-a": ("museums", "the museum  opened in 1877"),
         "pro-b": ("museums", "the museum opened"),
@@ -283,18 +283,18 @@ def test_queries_that_are_documents_are_left_out(run, arguments, tmp_path, capsy
     fixed = [run, "--index", tmp_path / "index"]
     for option, path in arguments.items():
         fixed += [f"--{option}", path]
-    # So that a result more has to be found for it.
+    # One more result must be retrieved for these queries.
     judged = [*fixed, "--qrels", tmp_path / "qrels.tsv", "--by", "both", "--top", "1", "--candidates", "1"]
     assert search(*judged, "--output", tmp_path / "judged.jsonl") == 0
-    said = capsys.readouterr().out
-    assert "2 of 3 queries are documents themselves; they are left out of their own results, as BEIR does\n" in said
-    assert figures(said)["bm25"] == [1, 1, 1, 1]
-    shown = found(tmp_path / "judged.jsonl")
+    output = capsys.readouterr().out
+    assert "2 of 3 queries are documents themselves; they are left out of their own results, as BEIR does\n" in output
+    assert figures(output)["bm25"] == [1, 1, 1, 1]
+    shown = result_ids(tmp_path / "judged.jsonl")
     assert all(len(ids) == 1 for ids in shown) and shown[0] != ["pro-a"] and shown[1] != ["con-a"]
-    # Without judgements an id may be any, such as the number of a line.
+    # Without judgements ids are arbitrary, such as line numbers.
     assert search(*fixed, "--output", tmp_path / "all.jsonl") == 0
     assert "documents themselves" not in capsys.readouterr().out
-    assert [ids[0] for ids in found(tmp_path / "all.jsonl")[:2]] == ["pro-a", "con-a"]
+    assert [ids[0] for ids in result_ids(tmp_path / "all.jsonl")[:2]] == ["pro-a", "con-a"]
     assert search(*judged[:-4], "--training-pairs", tmp_path / "pairs") == 0
     rows = [json.loads(line) for path in (tmp_path / "pairs" / "relevance").iterdir() for line in path.open()]
     texts = {(row["text"], row["text_b"]) for row in rows}
@@ -306,8 +306,8 @@ def test_queries_that_are_documents_are_left_out(run, arguments, tmp_path, capsy
 
 
 @pytest.fixture
-def given(tmp_path: Path) -> Iterator[Callable[[str], None]]:
-    """Makes a text this process's standard input."""
+def stdin(tmp_path: Path) -> Iterator[Callable[[str], None]]:
+    """Replace this process's standard input; returns a function that sets its text."""
     before = os.dup(0)
 
     def put(text: str) -> None:
@@ -321,21 +321,21 @@ def given(tmp_path: Path) -> Iterator[Callable[[str], None]]:
 
 
 @pytest.mark.parametrize("field", [None, "question"])
-def test_search_reads_standard_input(run, made, tmp_path, given, field):
-    given("".join((json.dumps({field: text}) if field else text) + "\n" for text in QUERIES.values()))
+def test_search_reads_standard_input(run, index, tmp_path, stdin, field):
+    stdin("".join((json.dumps({field: text}) if field else text) + "\n" for text in QUERIES.values()))
     options = ["--query-field", field] if field else []
-    fixed = (run, "--index", made, "--queries", "-", "--by", "bm25", "--output", tmp_path / "out.jsonl")
+    fixed = (run, "--index", index, "--queries", "-", "--by", "bm25", "--output", tmp_path / "out.jsonl")
     assert search(*fixed, *options) == 0
-    assert found(tmp_path / "out.jsonl") == [["opening", "twice", "paper"], ["paper"]]
+    assert result_ids(tmp_path / "out.jsonl") == [["opening", "twice", "paper"], ["paper"]]
 
 
-def test_index_accepts_only_its_model(run, made, tmp_path, capsys):
+def test_index_accepts_only_its_model(run, index, tmp_path, capsys):
     same, other = trained_model(tmp_path / "same"), trained_model(tmp_path / "other", layer_norm_eps=1e-6)
-    assert search(write_run(same), "museum", "--index", made) == 0
+    assert search(write_run(same), "museum", "--index", index) == 0
     other.params["encoder"]["layers"]["mlp"]["output"]["bias"] += 1e-3
-    assert search(write_run(other), "museum", "--index", made) == 1
-    said = capsys.readouterr().err
-    assert f"--index {made} was built with {run}, which differs from {tmp_path}/other; use that model" in said
+    assert search(write_run(other), "museum", "--index", index) == 1
+    output = capsys.readouterr().err
+    assert f"--index {index} was built with {run}, which differs from {tmp_path}/other; use that model" in output
 
 
 @pytest.mark.parametrize(
@@ -380,12 +380,12 @@ def test_index_accepts_only_its_model(run, made, tmp_path, capsys):
         (["--index", "INDEX", "--queries", "DATA/spaces.jsonl", "--output", "out.trec"], "query id 'a b' has spaces"),
     ],
 )
-def test_bad_arguments_are_rejected_before_writing(run, data, made, tmp_path, capsys, monkeypatch, arguments, message):
+def test_bad_arguments_are_rejected_before_writing(run, data, index, tmp_path, capsys, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     (data / "none.txt").write_text("")
     (data / "twice.jsonl").write_text('{"_id": "a", "text": "b"}\n' * 2)
     (data / "spaces.jsonl").write_text('{"_id": "a b", "text": "the"}\n')
-    places = {"INDEX": str(made), "DATA": str(data), "NEW": str(tmp_path / "new")}
+    places = {"INDEX": str(index), "DATA": str(data), "NEW": str(tmp_path / "new")}
     for name, place in places.items():
         arguments, message = [word.replace(name, place) for word in arguments], message.replace(name, place)
     assert search(run, *arguments) == 1
@@ -394,23 +394,23 @@ def test_bad_arguments_are_rejected_before_writing(run, data, made, tmp_path, ca
 
 
 @pytest.mark.parametrize("name", ["vectors.npy", "documents.jsonl", "bm25/data.csc.index.npy", "manifest.json"])
-def test_a_damaged_file_is_named(run, made, tmp_path, capsys, name):
+def test_damaged_index_file_is_named(run, index, tmp_path, capsys, name):
     folder = tmp_path / "index"
-    shutil.copytree(made, folder)
+    shutil.copytree(index, folder)
     content = bytearray((folder / name).read_bytes())
     content[-3] ^= 1
     (folder / name).write_bytes(content)
     assert search(run, "museum", "--index", folder) == 1
-    said = capsys.readouterr().err
-    assert f"{folder / name}: " in said and "damaged" in said and "build the index again" in said
+    output = capsys.readouterr().err
+    assert f"{folder / name}: " in output and "damaged" in output and "build the index again" in output
     (folder / name).unlink()
     assert search(run, "museum", "--index", folder) == 1
     assert name in capsys.readouterr().err
 
 
-def test_index_of_another_format_is_rejected(made, tmp_path):
+def test_index_of_another_format_is_rejected(index, tmp_path):
     folder = tmp_path / "index"
-    shutil.copytree(made, folder)
+    shutil.copytree(index, folder)
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps(manifest | {"format_version": 1}))
     with pytest.raises(
@@ -429,23 +429,23 @@ def test_interruption_leaves_no_index(run, data, tmp_path, capsys, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_concurrent_build_is_rejected(run, data, made, tmp_path, capsys, monkeypatch):
+def test_concurrent_build_is_rejected(run, data, index, tmp_path, capsys, monkeypatch):
     fixed = (run, "museum", "--index", tmp_path / "index", "--documents", data / "corpus.jsonl")
-    search_terms, said = index_module.search_terms, []
+    search_terms, errors = index_module.search_terms, []
 
     def meanwhile(*arguments):
-        if not said:
-            said.append("")
+        if not errors:
+            errors.append("")
             assert search(*fixed) == 1
-            said[0] = capsys.readouterr().err
+            errors[0] = capsys.readouterr().err
         return search_terms(*arguments)
 
     monkeypatch.setattr(index_module, "search_terms", meanwhile)
     assert search(*fixed) == 0
-    assert f"{tmp_path}/index: another process is writing it; wait for it, or name another folder" in said[0]
-    assert open_index(tmp_path / "index").vectors.tobytes() == open_index(made).vectors.tobytes()
+    assert f"{tmp_path}/index: another process is writing it; wait for it, or name another folder" in errors[0]
+    assert open_index(tmp_path / "index").vectors.tobytes() == open_index(index).vectors.tobytes()
     assert [path.name for path in tmp_path.iterdir()] == ["index"]
-    # It looked before the first had ended, and began after.
+    # It checked for an index before the other process had finished, and began after that.
     monkeypatch.setattr(searching, "has_index", lambda folder: False)
     assert search(*fixed) == 1
     assert "index: another process has just built the index; run the same command" in capsys.readouterr().err
@@ -453,19 +453,19 @@ def test_concurrent_build_is_rejected(run, data, made, tmp_path, capsys, monkeyp
 
 @pytest.mark.long  # the suite has the formula in test_bm25.py, and the figures on a small collection
 def test_bm25_on_cranfield(real_data, tmp_path, capsys):
-    """The words of a real vocabulary find what they found when this was written; a random model finds nothing."""
+    """BM25 with a real vocabulary has a known nDCG; vectors of a random model find nothing."""
     data = write_beir(real_data / "retrieval" / "cranfield", tmp_path / "beir")
     vocabulary = load_tokenizer(real_data / "vocab" / "bert-base-uncased" / "vocab.txt", TextRules(True, True))
     run = write_run(trained_model(tmp_path / "run", vocabulary))
     options = ("--documents", data / "corpus.jsonl", "--max-length", "8", "--queries", data / "queries.jsonl")
     assert search(run, "--index", tmp_path / "index", *options, "--by", "both", "--qrels", data / "qrels.tsv") == 0
-    said = capsys.readouterr().out
-    assert "225 of 225 queries have relevant documents" in said
-    assert figures(said)["bm25"][0] == pytest.approx(0.4950, abs=5e-4)
-    assert figures(said)["vectors"][0] < 0.1
+    output = capsys.readouterr().out
+    assert "225 of 225 queries have relevant documents" in output
+    assert figures(output)["bm25"][0] == pytest.approx(0.4950, abs=5e-4)
+    assert figures(output)["vectors"][0] < 0.1
 
 
-def figures(said: str) -> dict[str, list[float]]:
-    """The rows of the table of figures: nDCG@10, recall@100, MRR@10, judged@10."""
-    rows = re.findall(r"^  (vectors|bm25|both) +([\d.]+) +([\d.]+) +([\d.]+) +([\d.]+)$", said, re.MULTILINE)
+def figures(output: str) -> dict[str, list[float]]:
+    """Parse the table of figures: nDCG@10, recall@100, MRR@10, judged@10."""
+    rows = re.findall(r"^  (vectors|bm25|both) +([\d.]+) +([\d.]+) +([\d.]+) +([\d.]+)$", output, re.MULTILINE)
     return {way: [float(value) for value in values] for way, *values in rows}

@@ -23,12 +23,12 @@ def documents(tmp_path: Path) -> StoredDocuments:
     return StoredDocuments(tmp_path)
 
 
-def written(folder: Path, documents: StoredDocuments, negatives: int = 3, judged: int = 24):
-    """Write the data of 25 queries; the first `judged` have the answers d(n) and d(n + 50)."""
+def write_data(folder: Path, documents: StoredDocuments, negatives: int = 3, judged: int = 24):
+    """Write the data of 25 queries; query n of the first `judged` has the answers d(n) and d(n + 50)."""
     judgements = {f"q{n}": {f"d{n}": 2, f"d{n + 50}": 1, f"d{n + 1}": 0} for n in range(judged)}
     judgements.setdefault("q3", {})["not there"] = 1
-    found = [Hits(np.arange(n, n + 11), np.zeros(11)) for n in range(25)]
-    counts = write_training_pairs(folder, QUERIES, found, judgements, documents, negatives)
+    results = [Hits(np.arange(n, n + 11), np.zeros(11)) for n in range(25)]
+    counts = write_training_pairs(folder, QUERIES, results, judgements, documents, negatives)
     rows = {
         (kind, split): [json.loads(line) for line in (folder / kind / f"{split}.jsonl").read_text().splitlines()]
         for kind in ("pairs", "relevance")
@@ -38,7 +38,7 @@ def written(folder: Path, documents: StoredDocuments, negatives: int = 3, judged
 
 
 def test_rows_are_answers_and_hard_negatives(tmp_path, documents):
-    counts, rows = written(tmp_path / "out", documents)
+    counts, rows = write_data(tmp_path / "out", documents)
     assert (counts.queries, counts.positives, counts.negatives, counts.missing) == (24, 48, 24 * 6, 1)
     assert len(rows["pairs", "train"]) + len(rows["pairs", "dev"]) == 48
     assert (rows["pairs", "train"][0]["text"], rows["pairs", "train"][0]["text_b"]) == ("query 0", "Title 0 text 0")
@@ -52,12 +52,12 @@ def test_rows_are_answers_and_hard_negatives(tmp_path, documents):
         for row in rows["relevance", split]:
             query, document = (int(row[name].split()[-1]) for name in ("text", "text_b"))
             assert document in ((query, query + 50) if row["label"] else range(query + 1, query + 11))
-        asked = [(row["text"], row["text_b"]) for row in rows["relevance", split]]
-        assert len(set(asked)) == len(asked)
+        pairs = [(row["text"], row["text_b"]) for row in rows["relevance", split]]
+        assert len(set(pairs)) == len(pairs)
 
 
-def test_a_query_is_in_one_split_with_own_negatives(tmp_path, documents):
-    _, rows = written(tmp_path / "out", documents)
+def test_query_is_in_one_split_with_own_negatives(tmp_path, documents):
+    _, rows = write_data(tmp_path / "out", documents)
     sides = [
         {row["text"] for kind in ("pairs", "relevance") for row in rows[kind, split]} for split in ("train", "dev")
     ]
@@ -67,7 +67,7 @@ def test_a_query_is_in_one_split_with_own_negatives(tmp_path, documents):
         query, document = (int(row[name].split()[-1]) for name in ("text", "text_b"))
         drawn.setdefault(query, set()).update([] if row["label"] else [document - query])
     assert len(set(map(frozenset, drawn.values()))) > 10
-    again = written(tmp_path / "again", documents)[1]
+    again = write_data(tmp_path / "again", documents)[1]
     assert again == rows
 
 
@@ -75,7 +75,7 @@ def test_a_query_is_in_one_split_with_own_negatives(tmp_path, documents):
     ("judged", "held_out"), [(2, 1), (3, 1), (4, 2), (5, 2), (9, 2), (10, 2), (19, 2), (20, 2), (23, 2)]
 )
 def test_few_queries_fill_both_splits(tmp_path, documents, judged, held_out):
-    _, rows = written(tmp_path / "out", documents, judged=judged)
+    _, rows = write_data(tmp_path / "out", documents, judged=judged)
     sides = [{row["text"] for row in rows["pairs", split]} for split in ("train", "dev")]
     assert [len(side) for side in sides] == [judged - held_out, held_out]
     assert not sides[0] & sides[1]
@@ -85,9 +85,9 @@ def test_copies_of_answers_are_not_negatives(tmp_path):
     with DocumentWriter.at(tmp_path) as writer:
         for number, text in enumerate(["one", "two", "one", "three"]):
             writer.add(Record(f"d{number}", text))
-    found = [Hits(np.arange(4), np.zeros(4))] * 2
+    results = [Hits(np.arange(4), np.zeros(4))] * 2
     grades = {"q0": {"d0": 1}, "q1": {"d1": 1}}
-    counts = write_training_pairs(tmp_path / "out", QUERIES[:2], found, grades, StoredDocuments(tmp_path), 9)
+    counts = write_training_pairs(tmp_path / "out", QUERIES[:2], results, grades, StoredDocuments(tmp_path), 9)
     assert (counts.positives, counts.negatives) == (2, 2 + 3)
     rows = [json.loads(line) for line in (tmp_path / "out" / "relevance" / "train.jsonl").read_text().splitlines()]
     assert sorted((row["label"], row["text_b"]) for row in rows) == [(0, "three"), (0, "two"), (1, "one")]
@@ -99,10 +99,10 @@ def pairs_in(folder: Path) -> list[dict]:
     return [json.loads(line) for name in ("train", "dev") for line in (folder / f"pairs/{name}.jsonl").open()]
 
 
-def test_every_pair_has_negatives_or_none_has(tmp_path, documents):
-    """q0's results are its answer alone, those of q1 its answer and d2, which is the answer of q2."""
+def test_all_pairs_have_negatives_or_none(tmp_path, documents):
+    """q0's only result is its answer; q1's results are its answer and d2, the answer of q2."""
     grades = {f"q{n}": {f"d{n}": 1} for n in range(3)}
-    hits = [Hits(np.array(some), np.zeros(len(some))) for some in ([0], [1, 2], [2])]
+    hits = [Hits(np.array(numbers), np.zeros(len(numbers))) for numbers in ([0], [1, 2], [2])]
     counts = write_training_pairs(tmp_path / "some", QUERIES[:3], hits, grades, documents, 2)
     assert {row["text"]: row["negatives"] for row in pairs_in(tmp_path / "some")} == {
         "query 0": ["Title 2 text 2"] * 2,
@@ -116,7 +116,7 @@ def test_every_pair_has_negatives_or_none_has(tmp_path, documents):
 
 
 def test_few_candidates_are_all_taken(tmp_path, documents):
-    counts, _ = written(tmp_path / "out", documents, negatives=100)
+    counts, _ = write_data(tmp_path / "out", documents, negatives=100)
     assert counts.negatives == 24 * 10
 
 
@@ -126,7 +126,7 @@ def test_judgements_of_another_index_are_rejected(tmp_path, documents):
     assert not (tmp_path / "out").exists()
 
 
-def test_one_query_is_rejected(tmp_path, documents):
+def test_single_query_is_rejected(tmp_path, documents):
     with pytest.raises(ValueError, match="one query has a relevant document in the index; give two or more"):
-        written(tmp_path / "out", documents, judged=1)
+        write_data(tmp_path / "out", documents, judged=1)
     assert not (tmp_path / "out").exists()
