@@ -80,7 +80,7 @@ def _count(counts: TextCounts, tokens: int, pieces: Sequence[np.ndarray]) -> Non
         counts.windows += len(pieces)
 
 
-def joined_rows(parts: Sequence[np.ndarray]) -> np.ndarray:
+def _join_rows(parts: Sequence[np.ndarray]) -> np.ndarray:
     """Join values per token of a text's parts, without the [SEP] [CLS] between them."""
     last = len(parts) - 1
     return np.concatenate([part[int(number > 0) : len(part) - int(number < last)] for number, part in enumerate(parts)])
@@ -137,7 +137,7 @@ class TextEncoder:
     def __init__(self, model: TrainedModel, encoding: Encoding, devices: Sequence[Device] | None = None) -> None:
         """Put the weights on every device. Raises ValueError for an encoding that the model does not support."""
         self.encoding, self.counts, self._tokenizer = encoding, TextCounts(), model.tokenizer
-        self.max_length = _checked_length(model, encoding)
+        self.max_length = _check_length(model, encoding)
         self._graphdef = abstract_network(model.config.model, ExecutionConfig(dtype=encoding.dtype))[0]
         self._mesh = make_mesh(MeshConfig(), jax.local_devices() if devices is None else devices)
         self._batch_tokens = encoding.batch_tokens or tokens_at_once(self._mesh)
@@ -161,11 +161,12 @@ class TextEncoder:
             )
             for number, parts in enumerate(window, first):
                 part_vectors = [next(vectors) for _ in parts]
-                whole = _joined(part_vectors, parts, self.encoding.pooling)
-                embedding = Embedding(self._finished(whole), joined_rows(parts))
-                if not np.isfinite(embedding.vectors).all():
+                whole = _combine_parts(part_vectors, parts, self.encoding.pooling)
+                if self.encoding.normalize:
+                    whole = whole / np.maximum(np.linalg.norm(whole, axis=-1, keepdims=True), np.float32(_TINY))
+                if not np.isfinite(whole).all():
                     raise ValueError(f"text {number}: its vector is not finite; are the model's weights damaged?")
-                yield embedding
+                yield Embedding(whole, _join_rows(parts))
             first += len(window)
 
     def _windows(self, texts: Iterable[str]) -> Iterator[list[list[np.ndarray]]]:
@@ -247,11 +248,6 @@ class TextEncoder:
                 layer=self.encoding.layer,
             )
 
-    def _finished(self, vectors: np.ndarray) -> np.ndarray:
-        if not self.encoding.normalize:
-            return vectors
-        return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), np.float32(_TINY))
-
 
 @functools.partial(jax.jit, static_argnames=("graphdef", "mesh", "pooling", "layer"))
 def _embed(
@@ -281,13 +277,13 @@ def _embed(
     )(params, input_ids, real)
 
 
-def _joined(vectors: Sequence[np.ndarray], parts: Sequence[np.ndarray], pooling: Pooling) -> np.ndarray:
+def _combine_parts(vectors: Sequence[np.ndarray], parts: Sequence[np.ndarray], pooling: Pooling) -> np.ndarray:
     """Combine the vectors of a text's parts, as close to the vector of an undivided text as possible.
 
     Mean and maximum cover the tokens of all parts; cls and pooler are averaged over the parts.
     """
     if pooling == "none":
-        return joined_rows(vectors)
+        return _join_rows(vectors)
     if len(vectors) == 1:
         return vectors[0]
     if pooling == "max":
@@ -302,7 +298,7 @@ def require_trained(pooling: Pooling, untrained: Collection[str], origin: str) -
         raise ValueError(f"{origin}: pooling=pooler: the model has no trained pooler; choose mean, cls or max")
 
 
-def _checked_length(model: TrainedModel, encoding: Encoding) -> int:
+def _check_length(model: TrainedModel, encoding: Encoding) -> int:
     """Return the length of the longest row. Raises ValueError for options that the model does not support."""
     check_vectors(model.config.model, encoding.pooling, encoding.layer)
     if encoding.long not in ("truncate", "split"):

@@ -32,7 +32,7 @@ def read_texts(paths: Sequence[str], field: str | None, counts: ReadCounts) -> I
     standard input, in JSON Lines if `field` is given. A blank line is an empty text, so that text n is line n. Raises
     ValueError naming file and line of unreadable content, and for a `field` of a file without fields.
     """
-    for reader in [_reader(path, field) for path in paths]:
+    for reader in [_choose_reader(path, field) for path in paths]:
         yield from reader(counts)
 
 
@@ -62,7 +62,7 @@ def source_of_texts(path: str) -> str:
     return path
 
 
-def _reader(path: str, field: str | None) -> Reader:
+def _choose_reader(path: str, field: str | None) -> Reader:
     """Choose the reader of a file by its suffix. Raises ValueError if it does not exist or does not accept `field`."""
     source = source_of_texts(path)
     if _bare(path).endswith(_TABLES):
@@ -73,13 +73,13 @@ def _reader(path: str, field: str | None) -> Reader:
         return lambda counts: (
             text_in(record, field or DEFAULT_FIELD, where, counts) for where, record in json_records(source, counts)
         )
-    records = _record_kind(path)
+    records = _find_record_kind(path)
     if field:
         raise ValueError(
             f"{path}: --field {field} is for {', '.join((*_JSON, *_CSV, *_TABLES))}, but this file has a text per line"
         )
     if records is not None:
-        return lambda counts: _records(records, source, counts)
+        return lambda counts: _join_records(records, source, counts)
     return partial(read_lines, source, partial(_refuse, source), RECORD_CAP)
 
 
@@ -96,7 +96,7 @@ def _column_texts(path: str, column: str) -> Iterator[str]:
         raise ValueError(f"{error.message}{advice}") from None
 
 
-def _record_kind(path: str) -> SourceKind | None:
+def _find_record_kind(path: str) -> SourceKind | None:
     """Find the kind of source with sequences as records by a file's name; None for other files."""
     name = Path(_bare(path)).name
     sequences = (kind for kind in KINDS.values() if kind.is_sequence and kind.read is not None)
@@ -104,7 +104,7 @@ def _record_kind(path: str) -> SourceKind | None:
     return next((kind for kind in kinds if any(fnmatch(name, pattern) for pattern in kind.folder_names)), None)
 
 
-def _records(kind: SourceKind, path: str, counts: ReadCounts) -> Iterator[str]:
+def _join_records(kind: SourceKind, path: str, counts: ReadCounts) -> Iterator[str]:
     """Yield the letters of each record, which may come in pieces; "" for an empty record."""
     assert kind.read is not None
     pieces: list[str] = []

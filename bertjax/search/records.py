@@ -53,10 +53,10 @@ def read_records(paths: Sequence[str], field: str | None, counts: ReadCounts) ->
     have only texts, see `bertjax.embed.texts.read_texts`. A record without id gets its number, from 1 over all files.
     Raises ValueError naming file and line of unreadable content.
     """
-    return (record for _, record in _located(paths, field, counts))
+    return (record for _, record in _read_located(paths, field, counts))
 
 
-def _located(paths: Sequence[str], field: str | None, counts: ReadCounts) -> Iterator[tuple[str, Record]]:
+def _read_located(paths: Sequence[str], field: str | None, counts: ReadCounts) -> Iterator[tuple[str, Record]]:
     """Yield (file and line, record) for each record."""
     number = 0
     for path in paths:
@@ -101,7 +101,7 @@ def count_records(paths: Sequence[str], field: str | None) -> int:
     if repeated:
         # Read a second time to distinguish equal ids from colliding hashes.
         first_seen: dict[str, str] = {}
-        for location, record in _located(paths, field, ReadCounts()):
+        for location, record in _read_located(paths, field, ReadCounts()):
             if hash(record.id) not in repeated:
                 continue
             if record.id in first_seen:
@@ -153,7 +153,7 @@ def find_collection(folder: Path, judgements: str | None = None, *, train: bool 
     With `train`, the judgements are qrels/train.tsv. `judgements` replace the folder's own. Raises ValueError naming a
     missing file, or the judgements to choose from.
     """
-    files = [_present(folder, f"{name}.jsonl") for name in ("corpus", "queries")]
+    files = [_find_file(folder, f"{name}.jsonl") for name in ("corpus", "queries")]
     if judgements:
         return Collection(str(files[0]), str(files[1]), judgements)
     qrels = sorted(folder.glob("qrels/*.tsv*"))
@@ -172,7 +172,7 @@ def find_collection(folder: Path, judgements: str | None = None, *, train: bool 
     return Collection(str(files[0]), str(files[1]), str(chosen[0]))
 
 
-def _present(folder: Path, name: str) -> Path:
+def _find_file(folder: Path, name: str) -> Path:
     path = next((path for end in ("", *COMPRESSED) if (path := folder / f"{name}{end}").is_file()), None)
     if path is None:
         raise ValueError(f"{folder}: no {name}; is it a folder in BEIR's layout (corpus.jsonl, queries.jsonl, qrels/)?")

@@ -45,14 +45,14 @@ def render_results(about: str, queries: Sequence[Record], results: Sequence[Hits
 def _card(rank: int, score: float, record: Record, words: set[str]) -> str:
     title, text = record.lines()
     excerpt = text if len(text) <= _LONGEST else f"{text[:_LONGEST].rsplit(' ', 1)[0]} …"
-    head = f"<b>{_marked(title, words)}</b> " if title else ""
+    head = f"<b>{_mark_words(title, words)}</b> " if title else ""
     return (
         f'<li class="hit-card card"><span class="rank">{rank}</span><div>{head}'
-        f"<small>{score:.4f}, {escaped(record.id)}</small><p>{_marked(excerpt, words)}</p></div></li>"
+        f"<small>{score:.4f}, {escaped(record.id)}</small><p>{_mark_words(excerpt, words)}</p></div></li>"
     )
 
 
-def _marked(text: str, words: set[str]) -> str:
+def _mark_words(text: str, words: set[str]) -> str:
     """Escape text, and mark the words of the query."""
     pieces = re.split(r"(\w+)", text)
     return "".join(

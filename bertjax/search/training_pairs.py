@@ -83,7 +83,7 @@ def write_training_pairs(
             )
             drawn = _hard_negatives(all_negatives[few], answers, documents, negatives * len(answers), nth)
         rows["train" if nth % period else "dev"] += [
-            *((query, number, 1, _share(drawn, place, negatives)) for place, number in enumerate(answers)),
+            *((query, number, 1, _choose_negatives(drawn, place, negatives)) for place, number in enumerate(answers)),
             *((query, number, 0, []) for number in drawn.tolist()),
         ]
         counts.positives += len(answers)
@@ -107,7 +107,7 @@ def _hard_negatives(
     return others[permute(chosen, len(others), derive_key(_SEED, "hard negatives", query))]
 
 
-def _share(drawn: np.ndarray, place: int, count: int) -> list[int]:
+def _choose_negatives(drawn: np.ndarray, place: int, count: int) -> list[int]:
     """Choose `count` negatives for a query's answer number `place`."""
     return np.resize(np.roll(drawn, -place * count), count if len(drawn) else 0).tolist()
 

@@ -189,7 +189,9 @@ def _read_csv(path: Path, wanted: Wanted, notify: Notify) -> Iterator[Row]:
     lines = (f"{line}\n" for line in _lines(path, notify))
     first_lines = [*itertools.islice(lines, _GUESSED_FROM)]
     delimiter = "," if wanted.header else _delimiter(first_lines, wanted)
-    return _named(path, csv_records(path, itertools.chain(first_lines, lines), delimiter=delimiter), wanted, notify)
+    return _name_fields(
+        path, csv_records(path, itertools.chain(first_lines, lines), delimiter=delimiter), wanted, notify
+    )
 
 
 def _delimiter(lines: Sequence[str], wanted: Wanted) -> str:
@@ -206,10 +208,10 @@ def _delimiter(lines: Sequence[str], wanted: Wanted) -> str:
 
 def _read_tsv(path: Path, wanted: Wanted, notify: Notify) -> Iterator[Row]:
     lines = enumerate(_lines(path, notify), 1)
-    return _named(path, ((number, line.split("\t") if line else []) for number, line in lines), wanted, notify)
+    return _name_fields(path, ((number, line.split("\t") if line else []) for number, line in lines), wanted, notify)
 
 
-def _named(path: Path, rows: Iterator[tuple[int, list[str]]], wanted: Wanted, notify: Notify) -> Iterator[Row]:
+def _name_fields(path: Path, rows: Iterator[tuple[int, list[str]]], wanted: Wanted, notify: Notify) -> Iterator[Row]:
     """Name the fields of rows; the first row names the columns unless `wanted.header` does."""
     rows = ((number, fields) for number, fields in rows if fields)
     header = wanted.header

@@ -85,18 +85,18 @@ def find_answers(
     at_once = max(1, _AT_ONCE // int(windows.rows.lengths.max()))
     for first in range(0, len(windows.rows), at_once):
         rows = np.arange(first, min(first + at_once, len(windows.rows)))
-        starts, ends = (_highest(part, windows.rows, rows, n_best) for part in logits)
+        starts, ends = (_find_highest(part, windows.rows, rows, n_best) for part in logits)
         start, end = np.broadcast_arrays(starts[:, :, None], ends[:, None, :])
         real = (start >= 0) & (end >= 0)
         start, end = start[real], end[real]
         is_span = (start <= end) & (end - start < max_answer) & in_text[start] & in_text[end]
-        parts.append(_spans(windows, logits, start[is_span], end[is_span]))
+        parts.append(_make_spans(windows, logits, start[is_span], end[is_span]))
     if unanswerable:
         # The empty answer of each question comes from its first window with the lowest score; its characters are -1.
         cls = windows.rows.offsets[:-1]
         order = np.lexsort((logits[0, cls] + logits[1, cls], windows.question))
         lowest = cls[order[np.unique(windows.question[order], return_index=True)[1]]]
-        parts.append(_spans(windows, logits, lowest, lowest))
+        parts.append(_make_spans(windows, logits, lowest, lowest))
     spans = _Spans(*map(np.concatenate, zip(*parts, strict=True)))
     order = np.lexsort((-spans.score, spans.question))
     question = spans.question[order]
@@ -132,7 +132,7 @@ def write_answers(answers: QuestionAnswers, folder: Path, null_threshold: float 
     return [folder / name for name in contents]
 
 
-def _highest(logits: np.ndarray, rows: TaskRows, chosen: np.ndarray, n_best: int) -> np.ndarray:
+def _find_highest(logits: np.ndarray, rows: TaskRows, chosen: np.ndarray, n_best: int) -> np.ndarray:
     """Find the tokens with the highest logits in each chosen row, best first: int64 [n, n_best], padded with -1."""
     offsets, lengths = rows.offsets[chosen], rows.lengths[chosen, None]
     inside = np.arange(lengths.max()) < lengths
@@ -142,7 +142,7 @@ def _highest(logits: np.ndarray, rows: TaskRows, chosen: np.ndarray, n_best: int
     return np.where(highest < lengths, offsets[:, None] + highest, -1)
 
 
-def _spans(windows: QuestionWindows, logits: np.ndarray, start: np.ndarray, end: np.ndarray) -> _Spans:
+def _make_spans(windows: QuestionWindows, logits: np.ndarray, start: np.ndarray, end: np.ndarray) -> _Spans:
     """Make the spans from tokens `start` to tokens `end`; `logits` float32 [2, tokens] are those of starts and ends."""
     question = windows.question[np.searchsorted(windows.rows.offsets, start, side="right") - 1]
     return _Spans(question, windows.spans[start, 0], windows.spans[end, 1], logits[0, start], logits[1, end])

@@ -177,7 +177,7 @@ def _windows(pieces: np.ndarray, words: np.ndarray, room: int) -> _Windows:
         if size <= room:
             parts = [(int(ends[first]), size)]
         else:
-            parts = _long(ends[first : after + 1], room)
+            parts = _split_long_sentence(ends[first : after + 1], room)
             cut[number] = size - len(np.unique(range_indices(*np.array(parts).T)))
         for begin, size in parts:
             sentence.append(number)
@@ -186,7 +186,7 @@ def _windows(pieces: np.ndarray, words: np.ndarray, room: int) -> _Windows:
     return _Windows(np.array(sentence, np.int64), np.array(begins, np.int64), np.array(sizes, np.int64), cut)
 
 
-def _long(ends: np.ndarray, room: int) -> list[tuple[int, int]]:
+def _split_long_sentence(ends: np.ndarray, room: int) -> list[tuple[int, int]]:
     """Split a sentence, whose word n has the pieces [ends[n], ends[n + 1]), into windows (first piece, pieces)."""
 
     def behind(word: int, pieces: int) -> int:

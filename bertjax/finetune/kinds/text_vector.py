@@ -70,7 +70,7 @@ class TextVectorKind(VectorKind):
 
     def load(self, task: Task, config: FinetuneConfig, tokenizer: Tokenizer, splits: Splits) -> TaskContent:
         scored = bool(config.task.dev)
-        dev = {name: examples if scored else [*map(_halves, examples)] for name, examples in splits.dev.items()}
+        dev = {name: examples if scored else [*map(_split_in_half, examples)] for name, examples in splits.dev.items()}
         return super().load(task, config, tokenizer, Splits(splits.train, dev, splits.test, splits.notes))
 
     def answers(self, examples: Sequence[TextExample], labels: Sequence[str], rows: TaskRows) -> np.ndarray:
@@ -82,10 +82,10 @@ class TextVectorKind(VectorKind):
     def measure(self, metrics: Sequence[str], answers: np.ndarray, outputs: np.ndarray) -> Figures:
         """Compute the figures that a set's answers allow: a test set may have scores even if the others have none."""
         if answers.ndim == 2:
-            return super().measure(_renamed(metrics, _NEAREST), answers, outputs)
+            return super().measure(_rename_metrics(metrics, _NEAREST), answers, outputs)
         return {
             metric: spearman(cosines(vectors[:, 0], vectors[:, 1]), answers)
-            for metric, vectors in self.by_dim(_renamed(metrics, _SCORED), outputs)
+            for metric, vectors in self.by_dim(_rename_metrics(metrics, _SCORED), outputs)
         }
 
     def check_examples(self, examples: Sequence[TextExample], labels: Sequence[str]) -> None:
@@ -128,12 +128,12 @@ def _dropout(model: ModelConfig) -> float:
     return model.hidden_dropout_prob + model.attention_probs_dropout_prob
 
 
-def _renamed(metrics: Sequence[str], name: str) -> list[str]:
+def _rename_metrics(metrics: Sequence[str], name: str) -> list[str]:
     """Rename the result of `metrics_by_dim` for another metric."""
     return ["".join((name, *metric.partition("_")[1:])) for metric in metrics]
 
 
-def _halves(example: TextExample) -> TextExample:
+def _split_in_half(example: TextExample) -> TextExample:
     """Split the longer text into halves: a pair that no rule makes for training."""
     words, space = split_words(max(example.texts, key=len))
     at = len(words) // 2

@@ -12,13 +12,13 @@ from numpy.typing import ArrayLike
 
 def accuracy(predicted: ArrayLike, labels: ArrayLike) -> float:
     """Share of predictions that equal the label. Raises ValueError for empty series or different lengths."""
-    predicted, labels = _paired(predicted, labels)
+    predicted, labels = _check_pairs(predicted, labels)
     return float(np.mean(predicted == labels))
 
 
 def f1(predicted: ArrayLike, labels: ArrayLike, positive: object = 1) -> float:
     """Harmonic mean of precision and recall of `positive`; 0 if it is neither predicted nor a label."""
-    predicted, labels = _paired(predicted, labels)
+    predicted, labels = _check_pairs(predicted, labels)
     hits = int(np.sum((predicted == positive) & (labels == positive)))
     either = int(np.sum(predicted == positive)) + int(np.sum(labels == positive))
     return 2 * hits / either if either else 0.0
@@ -26,7 +26,7 @@ def f1(predicted: ArrayLike, labels: ArrayLike, positive: object = 1) -> float:
 
 def matthews(predicted: ArrayLike, labels: ArrayLike) -> float:
     """Matthews correlation of any number of classes (Gorodkin 2004); 0 if predictions or labels are all one class."""
-    predicted, labels = _paired(predicted, labels)
+    predicted, labels = _check_pairs(predicted, labels)
     classes, numbers = np.unique(np.concatenate([predicted, labels]), return_inverse=True)
     # Python's integers: a product of four counts does not fit 64 bits.
     ours, theirs = (np.bincount(part, minlength=len(classes)).tolist() for part in np.split(numbers, 2))
@@ -40,7 +40,7 @@ def pearson(predicted: ArrayLike, labels: ArrayLike) -> float:
     """Linear correlation of two series of numbers; NaN if one of them is constant."""
     from scipy import stats
 
-    x, y = (np.asarray(part, np.float64) for part in _paired(predicted, labels))
+    x, y = (np.asarray(part, np.float64) for part in _check_pairs(predicted, labels))
     if len(x) < 2 or (x == x[0]).all() or (y == y[0]).all():
         return math.nan
     correlation: Any = stats.pearsonr(x, y)
@@ -51,7 +51,7 @@ def spearman(predicted: ArrayLike, labels: ArrayLike) -> float:
     """Rank correlation of two series; ties have the mean of their ranks. NaN if one series is constant."""
     from scipy import stats
 
-    predicted, labels = _paired(predicted, labels)
+    predicted, labels = _check_pairs(predicted, labels)
     return pearson(stats.rankdata(predicted), stats.rankdata(labels))
 
 
@@ -72,7 +72,7 @@ def require_finite(logits: np.ndarray) -> np.ndarray:
     return logits
 
 
-def _paired(predicted: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+def _check_pairs(predicted: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     ours, theirs = np.asarray(predicted), np.asarray(labels)
     if ours.shape != theirs.shape or ours.ndim != 1 or not len(ours):
         raise ValueError(
