@@ -16,7 +16,7 @@ from bertjax.storage.files import replacing
 from bertjax.storage.lean_import import require_package
 from bertjax.storage.remote import is_remote
 
-OFFSETS = ".offsets.npy"  # suffix of the file beside matrices in .npy, with the first row of each text
+OFFSETS = ".offsets.npy"  # suffix of the file with the first row of each text, for matrices in .npy
 
 _FLOATS, _OFFSETS = "<f4", "<i8"
 _ROW_GROUP_BYTES = 16 << 20

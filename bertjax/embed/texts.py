@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 
-from bertjax.finetune.data.tables import MissingColumnError, Wanted, likely_columns, read_rows
+from bertjax.finetune.data.tables import MissingColumnError, Selection, likely_columns, read_rows
 from bertjax.storage.lines import COMPRESSED, RECORD_CAP, read_lines
 from bertjax.storage.remote import is_remote
 from bertjax.storage.utf8 import ReadCounts
@@ -88,7 +88,7 @@ def _column_texts(path: str, column: str) -> Iterator[str]:
     if is_remote(path):
         raise ValueError(f"{path}: tables are read from local files; copy it to this machine")
     try:
-        for row in read_rows(Path(path), Wanted((column,)), warnings.warn):
+        for row in read_rows(Path(path), Selection((column,)), warnings.warn):
             yield row.values[column]
     except MissingColumnError as error:
         (likely,), _ = likely_columns(Path(path), error.names, (column,), "")

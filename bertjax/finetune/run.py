@@ -60,7 +60,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a run. `figures` are those of the last weights, or with patience of the best."""
+    """The result of a run. `figures` belong to the last weights, or with patience to the best."""
 
     directory: str
     step: int

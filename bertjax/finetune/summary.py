@@ -128,10 +128,10 @@ def _baseline_cell(value: float | None) -> str:
 
 def _spread(values: Sequence[float]) -> str:
     mean = statistics.fmean(values)
-    shown = f"{100 * mean:.2f}"
+    text = f"{100 * mean:.2f}"
     if len(values) == 1 or math.isnan(mean):  # NaN has no deviation
-        return shown
-    return f"{shown} ± {100 * statistics.stdev(values):.2f}"
+        return text
+    return f"{text} ± {100 * statistics.stdev(values):.2f}"
 
 
 def _rank(figure: float) -> float:

@@ -80,8 +80,8 @@ def curve_charts(curves: Curves, baselines: Mapping[str, float] | None = None) -
 def _title(figure: str) -> str:
     """Make the title of a figure such as `eval/accuracy`, `test/f1` or `eval/sequence_loss`."""
     split, _, name = figure.removeprefix("eval/").rpartition("/")
-    shown = "loss" if name.endswith("_loss") else name.replace("_", " ").replace("f1", "F1")
-    return f"{split} {shown}" if split else shown[0].upper() + shown[1:]
+    label = "loss" if name.endswith("_loss") else name.replace("_", " ").replace("f1", "F1")
+    return f"{split} {label}" if split else label[0].upper() + label[1:]
 
 
 def _verdict(content: TaskContent, split: Split, figures: Mapping[str, float]) -> str:
@@ -160,6 +160,6 @@ def _examples(content: TaskContent, judged: Sequence[Judged]) -> Iterable[str]:
             )
             for one in some[:_EXAMPLES]
         ]
-        shown = f"{len(some):,} of {len(judged):,}"
+        counts = f"{len(some):,} of {len(judged):,}"
         table = rows_html(("Text", "Answer", "Predicted"), rows)
-        yield f'<h2>{escaped(title)}</h2><p class="caption">{shown}</p>{table}'
+        yield f'<h2>{escaped(title)}</h2><p class="caption">{counts}</p>{table}'

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertjax.finetune.data.tables import Wanted, read_rows
+from bertjax.finetune.data.tables import Selection, read_rows
 from bertjax.interpret.attention_maps import look_inside
 from bertjax.interpret.substitutions import letter_rows
 from bertjax.run.run_directory import TrainedModel
@@ -64,7 +64,7 @@ def read_contacts(path: Path) -> list[KnownContacts]:
     Raises ValueError naming file and line for another form, and for a place outside the sequence.
     """
     known = []
-    for where, values in read_rows(path, Wanted(_COLUMNS), print):
+    for where, values in read_rows(path, Selection(_COLUMNS), print):
         for name in _COLUMNS:
             if not isinstance(values[name], str):
                 raise ValueError(f"{where}: {name} is {values[name]!r}; it must be text")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertjax.finetune.data.tables import Wanted, read_rows
+from bertjax.finetune.data.tables import Selection, read_rows
 from bertjax.interpret.correction import Examined
 from bertjax.tokenization.artefact import BERT_CHUNKS
 
@@ -93,7 +93,7 @@ def read_error_pairs(path: Path, notify: Callable[[str], object] = print) -> lis
 
     Raises ValueError naming file and line of a row with another number of columns, and for an empty file.
     """
-    rows = read_rows(path, Wanted(_COLUMNS, header=_COLUMNS), notify, suffix=".tsv")
+    rows = read_rows(path, Selection(_COLUMNS, header=_COLUMNS), notify, suffix=".tsv")
     pairs = [ErrorPair(*(row.values[name] for name in _COLUMNS)) for row in rows]
     pairs = pairs[1:] if tuple(pairs[0]) == _COLUMNS else pairs
     if not pairs:

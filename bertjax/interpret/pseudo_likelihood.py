@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertjax.families.registry import get_family
-from bertjax.finetune.data.tables import TABLE_SUFFIXES, Wanted, read_rows, table_suffix
+from bertjax.finetune.data.tables import TABLE_SUFFIXES, Selection, read_rows, table_suffix
 from bertjax.interpret.fill_mask import mlm_model
 from bertjax.interpret.masked_tokens import MaskedToken, log_probabilities
 from bertjax.interpret.token_rows import TokenRow
@@ -163,7 +163,7 @@ def _set_name(path: Path) -> str:
 
 def _read_pairs(path: Path, notify: Callable[[str], object]) -> PairSet:
     pairs = []
-    for location, values in read_rows(path, Wanted(_COLUMNS), notify):
+    for location, values in read_rows(path, Selection(_COLUMNS), notify):
         for name in _COLUMNS:
             if not isinstance(values[name], str) or not values[name].strip():
                 raise ValueError(f"{location}: {name} is {values[name]!r}; it must be a sentence")

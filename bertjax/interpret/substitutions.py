@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
-from bertjax.finetune.data.tables import TABLE_SUFFIXES, Wanted, read_rows, table_suffix
+from bertjax.finetune.data.tables import TABLE_SUFFIXES, Selection, read_rows, table_suffix
 from bertjax.interpret.fill_mask import mlm_model
 from bertjax.interpret.masked_tokens import log_distributions
 from bertjax.interpret.pseudo_likelihood import require_scored
@@ -80,7 +80,7 @@ def read_variants(path: Path, sequence: str = "") -> list[Variant]:
     """
     variants = []
     columns = _COLUMNS[:1] if sequence else _COLUMNS
-    for location, values in read_rows(path, Wanted(columns), print):
+    for location, values in read_rows(path, Selection(columns), print):
         for name in columns:
             if not isinstance(values[name], str) or not values[name].strip():
                 raise ValueError(f"{location}: {name} is {values[name]!r}; it must be text")

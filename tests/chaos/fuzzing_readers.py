@@ -26,7 +26,7 @@ from bertjax.convert.huggingface.torch_reader import read_torch_tensors
 from bertjax.convert.tf1 import tf1_format as tf1
 from bertjax.finetune.data.choices import read_swag
 from bertjax.finetune.data.questions import read_questions
-from bertjax.finetune.data.tables import Columns, Wanted, read_rows, read_table
+from bertjax.finetune.data.tables import Columns, Selection, read_rows, read_table
 from bertjax.finetune.data.tags import read_tagged, tag_layout
 from bertjax.input.masking.similar import SimilarTable
 from bertjax.input.tfrecords.record_files import read_record_batches
@@ -190,7 +190,7 @@ def _metadata(path: Path) -> object:
 
 def _rows(path: Path) -> object:
     return [
-        list(read_rows(path, Wanted(("text", "label"), ("id",)), lambda line: None)),
+        list(read_rows(path, Selection(("text", "label"), ("id",)), lambda line: None)),
         read_table(path, Columns(), lambda line: None),
     ]
 

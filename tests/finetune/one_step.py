@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import optax
 import pytest
-from small_tasks import drawn_params
+from small_tasks import random_params
 
 from bertjax.config import MeshConfig, TaskConfig
 from bertjax.finetune.kinds import KINDS
@@ -40,7 +40,7 @@ def one_step(
     config = task.headed(start.model, labels)
     blueprint = draw_blueprint(config, optimizer, mesh)
     objectives = (task.objective(TaskConfig(temperature=TEMPERATURE)),)
-    params = drawn_params(config, 3)
+    params = random_params(config, 3)
     with jax.set_mesh(mesh):
         device_params = jax.device_put(params, blueprint.shardings.params)
         outputs, sums = make_predict_step(blueprint, objectives, task.outputs)(device_params, to_global(mesh, batch))

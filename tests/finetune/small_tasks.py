@@ -32,11 +32,11 @@ def small_start(folder: Path, tokenizer: Tokenizer | None = None, **fields: Any)
     tokenizer = tokenizer or WordPiece([*SPECIAL_TOKENS, *WORDS], TextRules(True, True))
     always = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "initializer_range": 0.1}
     model = trained_model(folder, tokenizer, **(always | fields)).config.model
-    return Start("a new network", model, tokenizer, drawn_params(model, 0))
+    return Start("a new network", model, tokenizer, random_params(model, 0))
 
 
 @functools.lru_cache(8)
-def drawn_params(model: ModelConfig, seed: int) -> Params:
+def random_params(model: ModelConfig, seed: int) -> Params:
     """Initialise parameters on the host."""
     return jax.device_get(jax.jit(lambda key: init_params(model, key))(jax.random.key(seed)))
 
@@ -128,6 +128,6 @@ def small_config(name: str, start: Start, data: Path, run_dir: Path, **task: obj
     )
 
 
-def content_of(config: FinetuneConfig, start: Start) -> TaskContent:
+def load_content(config: FinetuneConfig, start: Start) -> TaskContent:
     """Load the data of a task."""
     return load_task(config, start.tokenizer)

@@ -14,7 +14,7 @@ import pytest
 from exported_models import fine_tuned_model
 from safetensors import safe_open
 from scipy.special import erf, log_softmax, softmax
-from small_tasks import content_of, sentences, small_config, small_start
+from small_tasks import load_content, sentences, small_config, small_start
 
 from bertjax.config import ModelConfig, TaskConfig
 from bertjax.convert.huggingface.exporter import export_huggingface
@@ -179,7 +179,7 @@ def test_training_lowers_the_loss_and_leaves_an_encoder(tmp_path: Path) -> None:
     task = TaskConfig("denoising", from_text=(f"lines:{tmp_path}/text.txt",), epochs=3)
     config = DENOISING.completed(replace(config, name="denoising", task=task))
     assert config.task.positives == ("noise",)
-    content = content_of(config, start)
+    content = load_content(config, start)
     with alone() as processes:
         result = finetune(config, start, content, processes, lambda text: None)
     records = read_metrics(tmp_path / "run" / METRICS_FILE)

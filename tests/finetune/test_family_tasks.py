@@ -17,7 +17,7 @@ from family_models import tokenizer_of, traits
 from one_step import one_step, require_equal_gradients
 from small_tasks import (
     COLOURS,
-    content_of,
+    load_content,
     sentences,
     small_config,
     small_start,
@@ -87,7 +87,7 @@ def test_family_learns_and_exports_a_task(family: str, task: str, tmp_path: Path
     start = make_start(family, tmp_path / "start")
     config = make_config(task, start, tmp_path)
     with alone() as processes:
-        result = finetune(config, start, content_of(config, start), processes, lambda _: None)
+        result = finetune(config, start, load_content(config, start), processes, lambda _: None)
     _, figure, least = TASKS[task]
     assert result.figures[figure] >= least, result
     model = load_run(result.directory)
@@ -107,7 +107,7 @@ def test_token_pooler_starts_as_mlm_transform(tmp_path: Path) -> None:
     start = replace(start, params=jax.tree.map(lambda x: x + 1, start.params))  # values that no seed draws
     config = make_config("pos", start, tmp_path)
     lines: list[str] = []
-    params = initial_params(resolved(config, content_of(config, start)), start, lines.append)
+    params = initial_params(resolved(config, load_content(config, start)), start, lines.append)
     expected = {"dense": start.params["mlm_head"]["transform"], "norm": start.params["mlm_head"]["norm"]}
     jax.tree.map(np.testing.assert_array_equal, params["pooler"], expected)
 
@@ -120,7 +120,7 @@ def test_task_starts_from_the_discriminator(sharing: str, tmp_path: Path) -> Non
     write_run(model)
     start = read_start(str(model.directory))
     config = small_config("classification", start, write_pairs(tmp_path / "data"), tmp_path / "run")
-    config = resolved(config, content_of(config, start))
+    config = resolved(config, load_content(config, start))
     assert config.model.generator_width == 0.0 and config.model.embedding_sharing == "tied"
     params = initial_params(config, start, print)
     assert params.keys() == {"encoder", "pooler", "head"}, "nothing of the generator"

@@ -42,7 +42,7 @@ def finetune_arguments(encoder: Path, data: Path, run_dir: Path, *more: str, tas
     return ["finetune", task, "--init-from", str(encoder), "--data", str(data), "--run-dir", str(run_dir), *more, *FEW]
 
 
-@pytest.mark.long  # the suite's kills at random moments are those of tests/chaos
+@pytest.mark.long  # the suite has kills at random moments in tests/chaos
 def test_killed_run_resumes_bit_identically(encoder: Path, tmp_path: Path) -> None:
     data = write_classes(tmp_path / "data", train=160)
     more = ["--epochs", "8", "--batch-size", "16", "--training.checkpoint-every", "7", "--patience", "9"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_tasks import content_of, small_config, small_start
+from small_tasks import load_content, small_config, small_start
 
 from bertjax.finetune.data.tags import TagColumns, read_numbers, read_tags
 from bertjax.finetune.run import Start, finetune
@@ -48,7 +48,7 @@ def write_letters(folder: Path) -> Path:
 def test_letter_tasks_are_learned(start: Start, tmp_path: Path, task: str, label: str) -> None:
     data = write_letters(tmp_path / "data")
     config = small_config(task, start, data, tmp_path / "run", text=("sequence",), label=label, epochs=6)
-    content = content_of(config, start)
+    content = load_content(config, start)
     with alone() as processes:
         result = finetune(config, start, content, processes, lambda line: None)
     assert result.figures[f"eval/{content.metrics[0]}"] > 0.9

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from family_models import traits
-from small_tasks import BEASTS, COLOURS, content_of, small_config, small_start
+from small_tasks import BEASTS, COLOURS, load_content, small_config, small_start
 
 from bertjax.finetune.predict import TaskModel
 from bertjax.finetune.run import finetune
@@ -45,7 +45,7 @@ def test_class_beyond_512_tokens_is_learned(family: str, tmp_path: Path) -> None
     training = replace(config.training, eval_every=1000, global_batch_size=8)
     config = replace(config, data=replace(config.data, sequence_length=8192), training=training)
     with alone() as processes:
-        result = finetune(config, start, content_of(config, start), processes, lambda _: None)
+        result = finetune(config, start, load_content(config, start), processes, lambda _: None)
     assert result.figures["eval/accuracy"] >= 0.9, result.figures
     model = TaskModel(load_run(result.directory))
     questions = [(colour, make_text(draw, colour, tokens)) for tokens in (900, 2500, 8000) for colour in COLOURS[:2]]
@@ -81,7 +81,7 @@ def test_global_questions_find_answers_beyond_512_tokens(tmp_path: Path) -> None
     config = small_config("squad", start, data, tmp_path / "run", epochs=10)
     training = replace(config.training, eval_every=1000, global_batch_size=8)
     config = replace(config, data=replace(config.data, sequence_length=1024), training=training)
-    content = content_of(config, start)
+    content = load_content(config, start)
     with alone() as processes:
         result = finetune(config, start, content, processes, lambda _: None)
     assert result.figures["eval/exact_match"] >= 0.9, result.figures

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from small_tasks import BEASTS, content_of, sentences, small_config, small_start
+from small_tasks import BEASTS, load_content, sentences, small_config, small_start
 
 import bertjax
 from bertjax.config import plugins, registry
@@ -153,7 +153,7 @@ def write_words(folder: Path) -> Path:
 def test_added_kind_trains_predicts_and_loads(made_up: ModuleType, tmp_path: Path) -> None:
     start = small_start(tmp_path / "start")
     config = small_config("words", start, write_words(tmp_path / "data"), tmp_path / "run", epochs=1)
-    content, dev = content_of(config, start), (tmp_path / "data" / "dev.jsonl").read_text()
+    content, dev = load_content(config, start), (tmp_path / "data" / "dev.jsonl").read_text()
     assert content.kind is made_up.WORD_SET and content.labels == tuple(sorted(BEASTS))
     with alone() as processes:
         result = finetune(config, start, content, processes, lambda line: None)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from exported_models import fine_tuned_model
 from family_models import tokenizer_of
-from small_tasks import content_of, drawn_params, small_config, small_start, write_choices, write_classes
+from small_tasks import load_content, random_params, small_config, small_start, write_choices, write_classes
 from test_task_encoding import CLS, SEP, TOKENIZER, encode_rows, example, ids
 
 from bertjax.config import FinetuneConfig, ModelConfig, TaskConfig
@@ -74,7 +74,7 @@ def test_global_tokens_follow_the_model(tokens: str, expected) -> None:
 def test_packed_examples_have_their_own_global_tokens() -> None:
     words = ["a b c d e f g h", "b", "c d e f", "i j k l m n o p q"]
     rows = with_global_tokens(encode_rows([example(text) for text in words]), FIRST_TOKEN, MODEL_CONFIG, SEP, BERT)
-    params = drawn_params(MODEL_CONFIG, 0)
+    params = random_params(MODEL_CONFIG, 0)
 
     def vectors(batch, packed: bool) -> np.ndarray:
         @jax.jit
@@ -132,7 +132,7 @@ def assemble(folder: Path, kind: str, length: int, network: dict[str, Any], taug
     data = (write_choices if kind == "choice" else write_classes)(folder / kind)
     config = small_config(kind, start, data, folder / "run")
     config = replace(config, data=replace(config.data, sequence_length=length))
-    content = content_of(config, start)
+    content = load_content(config, start)
     config = resolved(config, content)
     model = replace(config.model, **BLOCKS)
     teacher = Teacher(model, jax.jit(lambda key: init_params(model, key))(jax.random.key(2))) if taught else None

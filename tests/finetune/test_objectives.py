@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 from one_step import TEMPERATURE, one_step, require_equal_gradients
-from small_tasks import content_of, sentences, small_config, small_start
+from small_tasks import load_content, sentences, small_config, small_start
 
 from bertjax.config import MeshConfig, TaskConfig
 from bertjax.finetune.batches import padded
@@ -156,5 +156,5 @@ def test_dev_set_without_negatives_is_reported(second: str, reported: bool, tmp_
     for name, texts in {"train": ["a", "the"], "dev": ["a", second]}.items():
         rows = [json.dumps({"text": text, "text_b": f"{number} cat"}) for number, text in enumerate(texts)]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(rows))
-    notes = content_of(small_config("pairs", start, tmp_path, tmp_path / "run"), start).notes
+    notes = load_content(small_config("pairs", start, tmp_path, tmp_path / "run"), start).notes
     assert any(note.startswith("dev: one text is in all pairs") for note in notes) == reported

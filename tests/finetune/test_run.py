@@ -12,7 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from small_tasks import content_of, sentences, small_config, small_start, write_classes, write_questions, write_tags
+from small_tasks import load_content, sentences, small_config, small_start, write_classes, write_questions, write_tags
 
 from bertjax.config import FinetuneConfig
 from bertjax.families.networks import abstract_network
@@ -36,7 +36,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
 def run(config: FinetuneConfig, start: Start, lines: list[str] | None = None) -> Result:
     with alone() as processes:
         return finetune(
-            config, start, content_of(config, start), processes, (lines if lines is not None else []).append
+            config, start, load_content(config, start), processes, (lines if lines is not None else []).append
         )
 
 
@@ -87,7 +87,7 @@ def test_patience_stops_and_keeps_the_best(start: Start, patient: tuple[Finetune
     (config, result), folder = patient, Path(patient[0].run_dir)
     seen = evaluations(result.directory, "eval/accuracy")
     best = next(step for step, value in seen.items() if value == max(seen.values()))
-    assert max(seen) < resolved(config, content_of(config, start)).training.steps
+    assert max(seen) < resolved(config, load_content(config, start)).training.steps
     assert list(seen).index(max(seen)) - list(seen).index(best) == 3
     assert result.step == best and result.figures["eval/accuracy"] == max(seen.values())
     assert [path.name for path in (folder / BEST).iterdir() if path.name.isdecimal()] == [str(best)]
@@ -115,7 +115,7 @@ def test_finished_run_is_not_repeated_but_evaluated(start: Start, patient: tuple
     shutil.copy(data / "dev.tsv", data / "test.tsv")
     lines = []
     with alone() as processes:
-        again = finetune(config, start, content_of(config, start), processes, lines.append)
+        again = finetune(config, start, load_content(config, start), processes, lines.append)
         assert processes.progress().units == 4, "all processes begin each batch together"
     assert len(lines) == 1 and lines[0].startswith(f"{config.run_dir}: finished before, with other evaluation data")
     assert (folder / METRICS_FILE).read_bytes() == logged
@@ -144,11 +144,11 @@ def test_measured_by_depends_on_data_not_on_path(start: Start, tmp_path: Path) -
     places = [write_questions(tmp_path / name, train=4, dev=4) for name in "abc"]
     (places[2] / "dev-v1.1.json").write_text((places[2] / "dev-v1.1.json").read_text().replace('"dev0"', '"other"'))
     configs = [small_config("squad", start, place, tmp_path / "run") for place in places]
-    one, same, other = (content_of(config, start) for config in configs)
+    one, same, other = (load_content(config, start) for config in configs)
     assert one.measured_by == same.measured_by != other.measured_by and one.fingerprint == other.fingerprint
     for setting in ({"null_threshold": 1.0}, {"max_answer": 5}, {"n_best": 3}):
         changed = replace(configs[0], task=replace(configs[0].task, **setting))
-        assert content_of(changed, start).measured_by != one.measured_by, setting
+        assert load_content(changed, start).measured_by != one.measured_by, setting
 
 
 @pytest.mark.long  # the suite has the metrics in test_metrics.py
@@ -186,7 +186,7 @@ def test_run_in_object_storage_equals_a_local_one(start: Start, tmp_path: Path) 
 
 def test_head_is_random_unless_of_same_task(start: Start, tmp_path: Path) -> None:
     config = small_config("classification", start, write_classes(tmp_path / "data"), tmp_path / "run")
-    config = resolved(config, content_of(config, start))
+    config = resolved(config, load_content(config, start))
     lines: list[str] = []
     drawn = initial_params(config, start, lines.append)
     other = initial_params(replace(config, training=replace(config.training, seed=1)), start, lines.append)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_tasks import content_of, small_config, small_start, write_classes, write_questions, write_tags
+from small_tasks import load_content, small_config, small_start, write_classes, write_questions, write_tags
 
 from bertjax.finetune.kinds.kind import Splits
 from bertjax.finetune.load import read_splits
@@ -119,7 +119,7 @@ def test_figures_leave_out_unlabelled_test_rows(tmp_path: Path, start: Start) ->
     folder = write_classes(tmp_path / "folder", train=20, dev=6)
     labels = [line.split("\t")[1] for line in (folder / "dev.tsv").read_text().splitlines()[1:3]]
     (folder / "test.tsv").write_text("text\tlabel\na\t" + f"{labels[0]}\nb\t\nc\t{labels[1]}\n")
-    content = content_of(small_config("classification", start, folder, tmp_path / "run"), start)
+    content = load_content(small_config("classification", start, folder, tmp_path / "run"), start)
     test, classes = content.test["test"], [*content.labels]
     assert "test: 1 of 3 rows have no label; figures leave them out" in content.notes
     first, last = map(classes.index, labels)
@@ -127,7 +127,8 @@ def test_figures_leave_out_unlabelled_test_rows(tmp_path: Path, start: Start) ->
     assert test.figures(outputs)["accuracy"] == 0.5 and [one.right for one in test.judge(outputs)] == [True, False]
     (folder / "test.tsv").write_text("text\na text\n")
     assert (
-        content_of(small_config("classification", start, folder, tmp_path / "run"), start).test["test"].figures is None
+        load_content(small_config("classification", start, folder, tmp_path / "run"), start).test["test"].figures
+        is None
     )
 
 

@@ -112,7 +112,7 @@ def test_squad_1_on_real_predictions(real_data: Path) -> None:
     assert {name: f"{value:.10f}" for name, value in ours.items()} == {k: f"{v:.10f}" for k, v in official.items()}
 
 
-@pytest.mark.parametrize("knows_some", [False, True], ids=["reads", "knows every third answer"])
+@pytest.mark.parametrize("knows_some", [False, True], ids=["guesses", "every third answer is right"])
 @pytest.mark.parametrize(("number", "count"), [(4, 1494), pytest.param(None, 6078, marks=pytest.mark.long)])
 def test_squad_2_on_real_predictions(real_data: Path, number: int | None, count: int, knows_some: bool) -> None:
     with lzma.open(real_data / "qa" / "cs224n-dev-v2.0.json.xz", "rt", encoding="utf-8") as file:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_tasks import content_of, small_config, small_start, write_questions, write_tags
+from small_tasks import load_content, small_config, small_start, write_questions, write_tags
 
 from bertjax.finetune.run import Start
 
@@ -25,7 +25,7 @@ def test_tag_weights_are_equal_or_configured(start: Start, tmp_path: Path) -> No
     tags = Counter(line.split()[1] for line in (data / "train.conll").read_text().splitlines() if line)
 
     def read_weights(**task: object) -> dict[str, set[float]]:
-        content = content_of(small_config("pos", start, data, tmp_path / "run", **task), start)
+        content = load_content(small_config("pos", start, data, tmp_path / "run", **task), start)
         tokens, dev = content.train.tokens, content.dev["dev"].rows.tokens
         assert {*dev["label_weights"].tolist()} == {0.0, 1.0}
         real = tokens["label_weights"] > 0
@@ -59,7 +59,7 @@ def test_invalid_class_weights_are_rejected(
 ) -> None:
     config = small_config(task, start, write(tmp_path / "data", 8, 4), tmp_path / "run", **options)
     with pytest.raises(ValueError, match=message):
-        content_of(config, start)
+        load_content(config, start)
 
 
 def test_unknown_tag_is_named_by_its_line(start: Start, tmp_path: Path) -> None:
@@ -69,14 +69,14 @@ def test_unknown_tag_is_named_by_its_line(start: Start, tmp_path: Path) -> None:
     word = lines[wrong].split()[0]
     (data / "dev.conll").write_text("\n".join([*lines[:wrong], f"{word} ODD", *lines[wrong + 1 :]]))
     with pytest.raises(ValueError, match=rf"dev\.conll:{wrong + 1}: tag 'ODD' of '{re.escape(word)}' is not one of"):
-        content_of(small_config("pos", start, data, tmp_path / "run"), start)
+        load_content(small_config("pos", start, data, tmp_path / "run"), start)
 
 
 def test_test_predictions_keep_the_file_layout(start: Start, tmp_path: Path) -> None:
     data = write_tags(tmp_path / "data", train=20, dev=4)
     (data / "test.txt").write_text("-DOCSTART- -X- ?\n\nthe D ?\nred J ?\n\ncat N ?\n")
     config = small_config("pos", start, data, tmp_path / "run")
-    content = content_of(config, start)
+    content = load_content(config, start)
     split = content.test["test"]
     logits = np.zeros((len(split.rows.tokens["input_ids"]), len(content.labels)), np.float32)
     logits[:, content.labels.index("NOUN")] = 1
@@ -88,7 +88,7 @@ def test_test_predictions_keep_the_file_layout(start: Start, tmp_path: Path) -> 
     )
     (data / "test.txt").unlink()
     (data / "test.jsonl").write_text('{"tokens": ["the", "red"]}\n')
-    split = content_of(config, start).test["test"]
+    split = load_content(config, start).test["test"]
     (path,) = split.write(tmp_path, logits[:4])
     assert path.read_text() == "the\tNOUN\nred\tNOUN\n\n"
 
@@ -105,7 +105,7 @@ def test_words_without_token_are_reported(start: Start, tmp_path: Path, task: st
     for name in ("train", "dev"):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     config = small_config(task, start, tmp_path, tmp_path / "run", text=("words",), label="values")
-    notes = content_of(config, start).notes
+    notes = load_content(config, start).notes
     assert f"6 of 18 words have no token; they are not trained on, {clause}" in notes
 
 
@@ -116,7 +116,7 @@ def test_split_without_any_number_is_rejected(start: Start, tmp_path: Path, spli
         (tmp_path / f"{name}.jsonl").write_text(json.dumps({"tokens": ["the", "cat"], "numbers": numbers}) + "\n")
     config = small_config("token-regression", start, tmp_path, tmp_path / "run")
     with pytest.raises(ValueError, match=rf"{split}\.jsonl:1: no word from here on has a number"):
-        content_of(config, start)
+        load_content(config, start)
 
 
 @pytest.mark.parametrize(
@@ -127,6 +127,6 @@ def test_patience_requires_different_numbers(start: Start, tmp_path: Path, task:
     for name in ("train", "dev"):
         (tmp_path / f"{name}.jsonl").write_text(json.dumps(record) + "\n")
     config = small_config(task, start, tmp_path, tmp_path / "run")
-    assert len(content_of(config, start).train) == 1
+    assert len(load_content(config, start).train) == 1
     with pytest.raises(ValueError, match=r"task\.patience=2: all \d numbers of the development set are 2, so"):
-        content_of(replace(config, task=replace(config.task, patience=2)), start)
+        load_content(replace(config, task=replace(config.task, patience=2)), start)

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 from exported_models import fine_tuned_model
-from small_tasks import content_of, drawn_params, small_config, small_start, write_classes
+from small_tasks import load_content, random_params, small_config, small_start, write_classes
 from their_model import assert_same_gradients
 
 from bertjax.config import DistillationConfig, FinetuneConfig, TaskConfig
@@ -99,7 +99,7 @@ def test_prediction_loss_matches_its_formula(name: str, start: Start, wide: Star
     batch["cls_positions"] = batch["cls_positions"] + np.arange(batch["cls_positions"].shape[1], dtype=np.int32)
     configs = {"model": kind.headed(start.model, CLASSES), TEACHER: kind.headed(wide.model, CLASSES)}
     graphs = {key: abstract_network(config)[0] for key, config in configs.items()}
-    params = {key: drawn_params(config, seed) for seed, (key, config) in enumerate(configs.items())}
+    params = {key: random_params(config, seed) for seed, (key, config) in enumerate(configs.items())}
     objective = distillation_objective(kind, TaskConfig())
 
     def compute(params: dict, batch: dict) -> tuple:
@@ -138,7 +138,7 @@ def make_run(
     """Make the config of a run, its data, and a teacher with random weights."""
     config = small_config("classification", start, data, place, epochs=2, distil=distil)
     config = replace(config, training=replace(config.training, log_every=1, **training))
-    content = content_of(config, start)
+    content = load_content(config, start)
     model = content.kind.headed(wide.model, len(content.labels))
     params = jax.device_get(jax.jit(init_params, static_argnums=0)(model, jax.random.key(7)))
     params["pooler"] = jax.tree.map(lambda x: 5 * x, params["pooler"])

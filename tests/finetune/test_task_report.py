@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import numpy as np
-from small_tasks import content_of, small_config, small_start
+from small_tasks import load_content, small_config, small_start
 
 from bertjax.finetune.task_report import curve_charts, render
 
@@ -24,7 +24,7 @@ def test_report_does_not_show_distances_as_percent(tmp_path: Path) -> None:
         rows = [{"text": text, "label": label} for text, label in (("the cat", 0), ("the dog", 1))]
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     start = small_start(tmp_path / "start")
-    content = content_of(small_config("regression", start, tmp_path, tmp_path / "run"), start)
+    content = load_content(small_config("regression", start, tmp_path, tmp_path / "run"), start)
     figures = {"eval/spearman": 1.0, "eval/pearson": 1.0}
     page = render("", "", content, figures, {"dev": np.array([[0.2], [0.3]], np.float32)}, {}, {}, {})
     guesses = re.findall(r'<span class="guess.*?</span>', page)

@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from small_tasks import content_of, sentences, small_config, small_start
+from small_tasks import load_content, sentences, small_config, small_start
 from test_objectives import FixedVectors
 
 from bertjax.config import MeshConfig, TaskConfig
@@ -85,7 +85,7 @@ def test_scored_pairs_and_held_out_halves_are_measured(tmp_path: Path) -> None:
     from_text = {"from_text": (f"lines:{text}",), "positives": ("dropout",), "dims": (8,)}
     config = small_config("pairs", start, Path(""), tmp_path / "run")
     config = replace(config, name="vectors", task=TaskConfig("vectors", **from_text))
-    held_out = content_of(config, start)
+    held_out = load_content(config, start)
     (dev,) = held_out.dev.values()
     assert (
         held_out.metrics == ("accuracy", "accuracy_8")
@@ -96,7 +96,7 @@ def test_scored_pairs_and_held_out_halves_are_measured(tmp_path: Path) -> None:
     assert start.tokenizer.unk_id not in dev.rows.tokens["input_ids"], "halves consist of whole words"
 
     config = replace(config, task=TaskConfig("vectors", dev=str(scored), text=("a", "b"), label="like", **from_text))
-    content = content_of(config, start)
+    content = load_content(config, start)
     vectors = np.zeros((3, 2, 16), np.float32)
     vectors[:, 0, 0] = 1
     for row, cosine in enumerate((0.5, 0.1, 0.9)):  # in the order of 3, 1, 5

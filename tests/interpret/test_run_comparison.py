@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from exported_models import trained_model
 from generated_corpus import write_corpus
-from small_tasks import content_of, small_config, small_start, write_classes, write_questions, write_tags
+from small_tasks import load_content, small_config, small_start, write_classes, write_questions, write_tags
 from tiny_runs import command, finish, write_recipe
 
 from bertjax.__main__ import main
@@ -127,7 +127,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, epochs in (("much", 2.0), ("little", 0.5)):
         config = small_config("classification", start, data, folder / name, epochs=epochs)
         with alone() as processes:
-            finetune(config, start, content_of(config, start), processes, lambda _: None)
+            finetune(config, start, load_content(config, start), processes, lambda _: None)
     return folder
 
 
@@ -161,7 +161,7 @@ def test_tags_and_answers_are_compared(name: str, write: Callable, tmp_path: Pat
     for run, epochs in (("little", 0.5), ("much", 3.0)):
         config = small_config(name, start, data, tmp_path / run, epochs=epochs)
         with alone() as processes:
-            finetune(config, start, content_of(config, start), processes, lambda _: None)
+            finetune(config, start, load_content(config, start), processes, lambda _: None)
     comparison = compare_runs([str(tmp_path / "little"), str(tmp_path / "much")], 0, no_progress)
     assert comparison.examples.startswith("12 examples of dev")
     for figure in comparison.figures:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bertjax.finetune.data.examples import TextExample, missing, split_file
-from bertjax.finetune.data.tables import Columns, Notify, Row, Wanted, parse_examples, read_rows
+from bertjax.finetune.data.tables import Columns, Notify, Row, Selection, parse_examples, read_rows
 
 _SWAG_NAMES = {"train": ("train",), "dev": ("val", "dev"), "test": ("test",)}
 _FIRST, _SECOND = "sent1", "sent2"
@@ -33,10 +33,10 @@ def read_swag(data: Path, split: str, notify: Notify) -> list[TextExample]:
     columns = Columns(_FIRST, ends=_ENDINGS)
     labelled = split != "test"
     label = (columns.label,)
-    wanted = Wanted((*columns.texts, _SECOND, *(label if labelled else ())), () if labelled else label)
+    selection = Selection((*columns.texts, _SECOND, *(label if labelled else ())), () if labelled else label)
 
     def rows() -> Iterator[Row]:
-        for row in read_rows(path, wanted, notify):
+        for row in read_rows(path, selection, notify):
             endings = {name: row.values[name] for name in _ENDINGS}
             full = {name: f"{row.values[_SECOND]} {end}" if end.strip() else "" for name, end in endings.items()}
             yield row._replace(values=row.values | full)
@@ -55,7 +55,7 @@ def read_codah(data: Path, split: str, notify: Notify) -> list[TextExample]:
     if path is None:
         raise missing(data, split, [f"{name}.tsv" for name in (split, *_CODAH_NAMES)])
     columns = Columns(_CODAH[1], ends=_CODAH[2:6])
-    rows = read_rows(path, Wanted((*columns.texts, columns.label), header=_CODAH), notify)
+    rows = read_rows(path, Selection((*columns.texts, columns.label), header=_CODAH), notify)
     examples = list(parse_examples(rows, columns))
     if not whole:
         return examples

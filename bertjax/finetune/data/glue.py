@@ -14,7 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertjax.finetune.data.examples import TextExample, missing, split_file
-from bertjax.finetune.data.tables import ROW_KEY, Columns, Notify, Row, Wanted, parse_examples, read_rows, table_suffix
+from bertjax.finetune.data.tables import (
+    ROW_KEY,
+    Columns,
+    Notify,
+    Row,
+    Selection,
+    parse_examples,
+    read_rows,
+    table_suffix,
+)
 from bertjax.text.sources import tfds
 
 TFDS = "tfds:"
@@ -56,7 +65,7 @@ def read_glue(layout: GlueLayout, data: Path, split: str, notify: Notify) -> lis
         raise missing(_task_folder(layout, data), split, [f"{split}.tsv", f"{split}.json"])
     if table_suffix(path) == ".json":
         columns = Columns("text_a", "text_b" if len(layout.texts) == 2 else "")
-        rows = read_rows(path, Wanted((*columns.texts, columns.label), (ROW_KEY,)), notify)
+        rows = read_rows(path, Selection((*columns.texts, columns.label), (ROW_KEY,)), notify)
         return list(parse_examples(rows, columns, regression=layout.regression))
     if table_suffix(path) == ".txt":
         return _read_microsoft(layout, path, split, notify)
@@ -89,22 +98,22 @@ def _read_tsv(layout: GlueLayout, path: Path, split: str, notify: Notify) -> lis
     is_test = split.startswith("test")
     columns = Columns(*layout.texts, label=layout.label, id=layout.test_id if is_test else "")
     if is_test:
-        wanted = Wanted((*columns.texts, columns.id), (columns.label,))
+        selection = Selection((*columns.texts, columns.id), (columns.label,))
     else:
-        wanted = Wanted((*columns.texts, columns.label), (), layout.header, layout.skips_short)
-    rows = read_rows(path, wanted, notify)
+        selection = Selection((*columns.texts, columns.label), (), layout.header, layout.skips_short)
+    rows = read_rows(path, selection, notify)
     return list(parse_examples(rows, columns, regression=layout.regression, labelled=not is_test))
 
 
 def _read_microsoft(layout: GlueLayout, path: Path, split: str, notify: Notify) -> list[TextExample]:
     columns = Columns(*layout.texts, label=layout.label)
-    rows = read_rows(path, Wanted((*columns.texts, columns.label, *_PAIR_ID)), notify, suffix=".tsv")
+    rows = read_rows(path, Selection((*columns.texts, columns.label, *_PAIR_ID)), notify, suffix=".tsv")
     if split == "test":
         return list(parse_examples(rows, columns))
     ids_path = split_file(path.parent, _DEV_IDS, (".tsv",))
     if ids_path is None:
         raise missing(path.parent, split, [f"{name}.tsv" for name in _DEV_IDS])
-    listed = read_rows(ids_path, Wanted(_PAIR_ID, header=_PAIR_ID), notify)
+    listed = read_rows(ids_path, Selection(_PAIR_ID, header=_PAIR_ID), notify)
     in_dev = {tuple(row.values[name] for name in _PAIR_ID) for row in listed}
     split_rows = (row for row in rows if (tuple(row.values[name] for name in _PAIR_ID) in in_dev) == (split == "dev"))
     return list(parse_examples(split_rows, columns))

@@ -40,7 +40,7 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Selection:
     """The columns to read from a table."""
 
     columns: tuple[str, ...]
@@ -97,12 +97,14 @@ def read_table(
     wrong number of choices, or with `regression` a label that is not a number.
     """
     label = (columns.label,) if columns.label else ()
-    wanted = Wanted(
+    selection = Selection(
         columns.texts + (label if labelled else ()) + ((columns.id,) if columns.id else ()),
         (ROW_KEY,) if labelled else (ROW_KEY, *label),
     )
     try:
-        return list(parse_examples(read_rows(path, wanted, notify), columns, regression=regression, labelled=labelled))
+        return list(
+            parse_examples(read_rows(path, selection, notify), columns, regression=regression, labelled=labelled)
+        )
     except MissingColumnError as error:
         if columns.ends:
             raise
@@ -121,7 +123,7 @@ def likely_columns(path: Path, names: Sequence[str], texts: Sequence[str], label
     values. Columns that exist are kept.
     """
     try:
-        rows = [*itertools.islice(read_rows(path, Wanted((), tuple(names)), lambda notice: None), _GUESSED_FROM)]
+        rows = [*itertools.islice(read_rows(path, Selection((), tuple(names)), lambda notice: None), _GUESSED_FROM)]
     except ValueError:  # another row is malformed
         return tuple(texts), label
     values = {name: [str(row.values.get(name, "")) for row in rows] for name in names}
@@ -161,7 +163,7 @@ def parse_examples(
         yield TextExample(where, name, texts, label)
 
 
-def read_rows(path: Path, wanted: Wanted, notify: Notify, suffix: str = "") -> Iterator[Row]:
+def read_rows(path: Path, selection: Selection, notify: Notify, suffix: str = "") -> Iterator[Row]:
     """Read the rows of a table, in order, without blank lines. `suffix` overrides the suffix of the file's name.
 
     Raises ValueError naming the file, and line or record, for damaged content, a missing column, a row with more or
@@ -173,7 +175,7 @@ def read_rows(path: Path, wanted: Wanted, notify: Notify, suffix: str = "") -> I
     if not path.is_file():
         raise ValueError(f"{path}: no such file")
     empty = True
-    for row in _READERS[suffix](path, wanted, notify):
+    for row in _READERS[suffix](path, selection, notify):
         empty = False
         yield row
     if empty:
@@ -185,20 +187,20 @@ def table_suffix(path: Path) -> str:
     return Path(path.stem).suffix if path.suffix in COMPRESSED else path.suffix
 
 
-def _read_csv(path: Path, wanted: Wanted, notify: Notify) -> Iterator[Row]:
+def _read_csv(path: Path, selection: Selection, notify: Notify) -> Iterator[Row]:
     lines = (f"{line}\n" for line in _lines(path, notify))
     first_lines = [*itertools.islice(lines, _GUESSED_FROM)]
-    delimiter = "," if wanted.header else _delimiter(first_lines, wanted)
+    delimiter = "," if selection.header else _delimiter(first_lines, selection)
     return _name_fields(
-        path, csv_records(path, itertools.chain(first_lines, lines), delimiter=delimiter), wanted, notify
+        path, csv_records(path, itertools.chain(first_lines, lines), delimiter=delimiter), selection, notify
     )
 
 
-def _delimiter(lines: Sequence[str], wanted: Wanted) -> str:
+def _delimiter(lines: Sequence[str], selection: Selection) -> str:
     """Find the first delimiter under which the header has the wanted columns, or else the likeliest one."""
     for delimiter in _DELIMITERS:
         header = next((fields for fields in csv.reader(lines, delimiter=delimiter) if fields), [])
-        if {*(wanted.columns or wanted.optional)} <= {name.strip() for name in header}:
+        if {*(selection.columns or selection.optional)} <= {name.strip() for name in header}:
             return delimiter
     try:
         return csv.Sniffer().sniff("".join(lines), _DELIMITERS).delimiter
@@ -206,31 +208,33 @@ def _delimiter(lines: Sequence[str], wanted: Wanted) -> str:
         return ","
 
 
-def _read_tsv(path: Path, wanted: Wanted, notify: Notify) -> Iterator[Row]:
+def _read_tsv(path: Path, selection: Selection, notify: Notify) -> Iterator[Row]:
     lines = enumerate(_lines(path, notify), 1)
-    return _name_fields(path, ((number, line.split("\t") if line else []) for number, line in lines), wanted, notify)
+    return _name_fields(path, ((number, line.split("\t") if line else []) for number, line in lines), selection, notify)
 
 
-def _name_fields(path: Path, rows: Iterator[tuple[int, list[str]]], wanted: Wanted, notify: Notify) -> Iterator[Row]:
-    """Name the fields of rows; the first row names the columns unless `wanted.header` does."""
+def _name_fields(
+    path: Path, rows: Iterator[tuple[int, list[str]]], selection: Selection, notify: Notify
+) -> Iterator[Row]:
+    """Name the fields of rows; the first row names the columns unless `selection.header` does."""
     rows = ((number, fields) for number, fields in rows if fields)
-    header = wanted.header
+    header = selection.header
     if not header:
         number, first = next(rows, (1, []))
         if not first:
             return
         header = tuple(name.strip() for name in first)
-        _require(f"{path}:{number}", wanted.columns, header)
-    for name in (*wanted.columns, *wanted.optional):
+        _require(f"{path}:{number}", selection.columns, header)
+    for name in (*selection.columns, *selection.optional):
         if header.count(name) > 1:
             raise ValueError(f"{path}: {header.count(name)} columns are named {name!r}; rename all but one")
-    indices = {name: header.index(name) for name in (*wanted.columns, *wanted.optional) if name in header}
+    indices = {name: header.index(name) for name in (*selection.columns, *selection.optional) if name in header}
     short: list[str] = []
     for number, fields in rows:
         where = f"{path}:{number}"
         if len(fields) == len(header):
             yield Row(where, {name: fields[index] for name, index in indices.items()})
-        elif wanted.skips_short and len(fields) < len(header):
+        elif selection.skips_short and len(fields) < len(header):
             short.append(where)
         else:
             raise ValueError(
@@ -240,16 +244,16 @@ def _name_fields(path: Path, rows: Iterator[tuple[int, list[str]]], wanted: Want
         notify(f"{path}: left out {len(short):,} rows with fewer fields than columns, the first at {short[0]}")
 
 
-def _read_json_lines(path: Path, wanted: Wanted, notify: Notify) -> Iterator[Row]:
+def _read_json_lines(path: Path, selection: Selection, notify: Notify) -> Iterator[Row]:
     first = True
     for number, line in enumerate(_lines(path, notify), 1):
         if line and not line.isspace():
             where = f"{path}:{number}"
-            yield _row(where, parse_json(line, where, remedy="every line must be one JSON object"), wanted, first)
+            yield _row(where, parse_json(line, where, remedy="every line must be one JSON object"), selection, first)
             first = False
 
 
-def _read_json(path: Path, wanted: Wanted, notify: Notify) -> Iterator[Row]:
+def _read_json(path: Path, selection: Selection, notify: Notify) -> Iterator[Row]:
     content = whole_content(str(path)).strip() or b"[]"
     shape, remedy = list[Any] | dict[str, Any], "the file must be a list of objects"
     records = parse_json(content, str(path), shape, remedy=remedy, most_bytes=sys.maxsize)
@@ -257,21 +261,21 @@ def _read_json(path: Path, wanted: Wanted, notify: Notify) -> Iterator[Row]:
     for number, (key, record) in enumerate(keyed):
         where = f"{path}: record {key!r}"
         checked(record, dict[str, Any], where, remedy=remedy)
-        yield _row(where, {ROW_KEY: key} | record if isinstance(key, str) else record, wanted, not number)
+        yield _row(where, {ROW_KEY: key} | record if isinstance(key, str) else record, selection, not number)
 
 
-def _row(where: str, record: dict[str, Any], wanted: Wanted, first: bool) -> Row:
+def _row(where: str, record: dict[str, Any], selection: Selection, first: bool) -> Row:
     if first:
-        _require(where, wanted.columns, record)
-    elif absent := [name for name in wanted.columns if name not in record]:
+        _require(where, selection.columns, record)
+    elif absent := [name for name in selection.columns if name not in record]:
         raise ValueError(f"{where}: the row has no {absent[0]!r}, unlike earlier rows; add it, or remove the row")
-    return Row(where, {name: record[name] for name in (*wanted.columns, *wanted.optional) if name in record})
+    return Row(where, {name: record[name] for name in (*selection.columns, *selection.optional) if name in record})
 
 
-def _read_parquet(path: Path, wanted: Wanted, notify: Notify) -> Iterator[Row]:
+def _read_parquet(path: Path, selection: Selection, notify: Notify) -> Iterator[Row]:
     columns = parquet.column_names(str(path))
-    _require(str(path), wanted.columns, columns)
-    names = [name for name in (*wanted.columns, *wanted.optional) if name in columns]
+    _require(str(path), selection.columns, columns)
+    names = [name for name in (*selection.columns, *selection.optional) if name in columns]
     for number, values in enumerate(parquet.records(str(path), names), 1):
         yield Row(f"{path}: record {number}", values)
 
@@ -330,7 +334,7 @@ def _json_kind(value: object) -> str:
     return "missing" if value is None else f"a {type(value).__name__}"
 
 
-_READERS: dict[str, Callable[[Path, Wanted, Notify], Iterator[Row]]] = {
+_READERS: dict[str, Callable[[Path, Selection, Notify], Iterator[Row]]] = {
     ".csv": _read_csv,
     ".tsv": _read_tsv,
     ".jsonl": _read_json_lines,

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertjax.finetune.data.examples import SPLIT_NAMES, TaggedSentence, missing, split_file, whole_text
-from bertjax.finetune.data.tables import WITHOUT_TABS, Notify, Wanted, read_rows, table_suffix
+from bertjax.finetune.data.tables import WITHOUT_TABS, Notify, Selection, read_rows, table_suffix
 from bertjax.finetune.metrics.entities import entities, is_entity_tag
 from bertjax.storage.files import replace_text
 from bertjax.storage.lines import COMPRESSED
@@ -238,7 +238,7 @@ def _read_records(
 ) -> Iterator[TaggedSentence]:
     """Read the records of a file. `tag` is the default column of tags, which `read_list` parses."""
     names = (columns.words or "tokens", columns.tag or tag)[: 2 if labelled else 1]
-    for number, row in enumerate(read_rows(path, Wanted(names), notify)):
+    for number, row in enumerate(read_rows(path, Selection(names), notify)):
         readers = (_texts, read_list or _texts)
         lists = [read(row.values[name], f"{row.where}: {name!r}") for read, name in zip(readers, names, strict=False)]
         sizes = [len(value) for value in lists]

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from bertjax.finetune.data.examples import TextExample, missing, split_file
-from bertjax.finetune.data.tables import Columns, Notify, Wanted, parse_examples, read_rows
+from bertjax.finetune.data.tables import Columns, Notify, Selection, parse_examples, read_rows
 
 LANGUAGES = ("en", "ar", "bg", "de", "el", "es", "fr", "hi", "ru", "sw", "th", "tr", "ur", "vi", "zh")
 LABELS = ("contradiction", "entailment", "neutral")
@@ -38,7 +38,7 @@ def read_xnli(data: Path, split: str, notify: Notify) -> list[TextExample]:
         path = data if data.is_file() else _find_file(data, name)
         if path is None:
             raise missing(data, "train", [f"{name}.tsv"])
-        rows = read_rows(path, Wanted(_TRAIN, header=_TRAIN), notify, suffix=".tsv")
+        rows = read_rows(path, Selection(_TRAIN, header=_TRAIN), notify, suffix=".tsv")
         next(rows)  # the header; its names are ignored, as in google-research/bert
         renamed = (
             row._replace(values=row.values | {"label": row.values["label"].replace("contradictory", LABELS[0])})
@@ -75,8 +75,8 @@ def _find_file(data: Path, name: str) -> Path | None:
 def _by_language(path: Path, changed: int) -> tuple[dict[str, tuple[TextExample, ...]], tuple[str, ...]]:
     """Read a file: (examples by language, notes). `changed`, its modification time, only serves as a cache key."""
     notes: list[str] = []
-    wanted = Wanted(("language", *_COLUMNS.texts, _COLUMNS.label, _COLUMNS.id))
-    rows = list(read_rows(path, wanted, notes.append, suffix=".tsv"))
+    selection = Selection(("language", *_COLUMNS.texts, _COLUMNS.label, _COLUMNS.id))
+    rows = list(read_rows(path, selection, notes.append, suffix=".tsv"))
     by_language: dict[str, list[TextExample]] = {}
     for row, example in zip(rows, parse_examples(iter(rows), _COLUMNS), strict=True):
         by_language.setdefault(row.values["language"], []).append(example)

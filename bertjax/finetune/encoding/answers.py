@@ -143,7 +143,7 @@ def _find_highest(logits: np.ndarray, rows: TaskRows, chosen: np.ndarray, n_best
 
 
 def _make_spans(windows: QuestionWindows, logits: np.ndarray, start: np.ndarray, end: np.ndarray) -> _Spans:
-    """Make the spans from tokens `start` to tokens `end`; `logits` float32 [2, tokens] are those of starts and ends."""
+    """Make the spans from tokens `start` to tokens `end`; `logits` float32 [2, tokens] for starts and ends."""
     question = windows.question[np.searchsorted(windows.rows.offsets, start, side="right") - 1]
     return _Spans(question, windows.spans[start, 0], windows.spans[end, 1], logits[0, start], logits[1, end])
 

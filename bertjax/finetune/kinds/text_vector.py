@@ -104,9 +104,9 @@ class TextVectorKind(VectorKind):
 
         if answers.ndim == 2:
             return super().judge(examples, labels, answers, outputs)
-        likeness = cosines(outputs[:, 0], outputs[:, 1])
-        distance = np.abs(rankdata(likeness) - rankdata(answers)) / len(answers)
-        rows = zip(examples, answers.tolist(), likeness.tolist(), distance.tolist(), strict=True)
+        similarities = cosines(outputs[:, 0], outputs[:, 1])
+        distance = np.abs(rankdata(similarities) - rankdata(answers)) / len(answers)
+        rows = zip(examples, answers.tolist(), similarities.tolist(), distance.tolist(), strict=True)
         return [
             Judged(one.texts, f"{answer:g}", f"cosine {cosine:.3f}", far <= _NEAR_RANK, cosine)
             for one, answer, cosine, far in rows

@@ -137,7 +137,7 @@ class VectorKind(TextKind):
         return replace(super().own(config), metrics=self.metrics_by_dim(self.metrics[0], config.dims))
 
     def columns(self, texts: Sequence[str], label: str, id_column: str) -> Columns:
-        """Describe two columns of texts and those of negatives: one per negative, or one with lists of them."""
+        """Describe two columns of texts and the columns of negatives: one per negative, or one with lists."""
         return Columns(text=texts[0], text_b=texts[1], label=label, id=id_column, ends=tuple(texts[2:]))
 
     @staticmethod
@@ -180,10 +180,12 @@ class VectorKind(TextKind):
         self, examples: Sequence[TextExample], labels: Sequence[str], answers: np.ndarray, outputs: np.ndarray
     ) -> list[Judged]:
         """Count a pair as right if its second text is the nearest to its first; certainty is the cosine."""
-        nearest, likeness = nearest_seconds(outputs[:, :2], answers[:, :2])
+        nearest, similarities = nearest_seconds(outputs[:, :2], answers[:, :2])
         return [
             Judged(one.texts[:1], one.texts[1], examples[number].texts[1], number == own, cosine)
-            for own, (one, number, cosine) in enumerate(zip(examples, nearest.tolist(), likeness.tolist(), strict=True))
+            for own, (one, number, cosine) in enumerate(
+                zip(examples, nearest.tolist(), similarities.tolist(), strict=True)
+            )
         ]
 
     def notes(self, dev: dict[str, Split]) -> Sequence[str]:
