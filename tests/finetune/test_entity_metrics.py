@@ -152,11 +152,6 @@ def test_entities_are_equal_in_every_scheme(scheme: str, tags: str) -> None:
     assert entities(tags.split()) == expected, scheme
 
 
-def test_entity_of_wrong_type_is_wrong() -> None:
-    figures = entity_figures([["B-A", "I-A", "O", "B-B"]], [["B-A", "I-A", "O", "B-C"]])
-    assert (figures.precision, figures.recall, figures.f1) == (0.5, 0.5, 0.5)
-
-
 def test_bad_tags_are_rejected() -> None:
     for tag in ("PER", "X-PER", "B-", "", "BI-A"):
         with pytest.raises(ValueError, match="of token 2: a tag is O, or one of B, I, E, S and -TYPE"):

@@ -79,8 +79,8 @@ def test_entity_sets_reject_column_options() -> None:
 
 
 def test_untyped_entities_match_conlleval() -> None:
-    found = entities(["B", "I", "O", "I", "B", "B"])
-    assert found == [
+    result = entities(["B", "I", "O", "I", "B", "B"])
+    assert result == [
         Entity("", 0, 2),
         Entity("", 3, 4),
         Entity("", 4, 5),

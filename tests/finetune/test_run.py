@@ -125,8 +125,8 @@ def test_finished_run_is_not_repeated_but_evaluated(start: Start, patient: tuple
     dev, test = ((folder / name).read_bytes() for name in again.predictions)
     assert again.predictions == ("predictions/dev.tsv", "predictions/test.tsv") and dev == test
     assert run(config, start, lines) == again and lines[1:] == [f"{config.run_dir}: finished before"]
-    written = results.read_text()
-    results.write_text(written.replace(f'"step": {first.step}', '"step": 2'))
+    text = results.read_text()
+    results.write_text(text.replace(f'"step": {first.step}', '"step": 2'))
     shutil.copy(data / "train.tsv", data / "test.tsv")
     with pytest.raises(
         ValueError, match=rf"its results belong to step 2, but its weights to step {first.step}; finish"
@@ -134,7 +134,7 @@ def test_finished_run_is_not_repeated_but_evaluated(start: Start, patient: tuple
         run(config, start)
 
     # Other training data.
-    results.write_text(written)
+    results.write_text(text)
     write_classes(data, train=80)
     with pytest.raises(ValueError, match="the data changed since this run began"):
         run(config, start)

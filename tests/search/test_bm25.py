@@ -52,16 +52,6 @@ def test_bm25_scores_match_formula(documents, query):
         assert (np.diff(hits.scores) <= 0).all()
 
 
-def test_bm25_scores_by_hand(tmp_path):
-    hits = build_bm25(tmp_path, [[0, 0, 1], [1], [2, 3]]).search(np.array([0, 1, 1]), 10)
-    assert hits.documents.tolist() == [0, 1]
-    length = 1.2 * (0.25 + 0.75 * 3 / 2)
-    assert hits.scores[0] == pytest.approx(
-        log(1 + 2.5 / 1.5) * 2 / (2 + length) + 2 * log(1 + 1.5 / 2.5) / (1 + length)
-    )
-    assert hits.scores[1] == pytest.approx(2 * log(1 + 1.5 / 2.5) / (1 + 1.2 * (0.25 + 0.75 / 2)))
-
-
 @pytest.mark.parametrize("family", ["bert", "roberta", "albert"])
 def test_word_has_same_terms_in_every_position(family: str) -> None:
     """RoBERTa's tokenizer has other ids for the first word of a text, which would not match other positions."""
