@@ -42,7 +42,7 @@ class Positive:
 
 
 def _sentences(paragraphs: Sequence[str]) -> Iterator[str]:
-    """Yield sentences of four words or more, or of more than eight characters in text without spaces."""
+    """Yield sentences of four words or more; non-ASCII ones, maybe without spaces, need nine characters."""
     for paragraph in paragraphs:
         for sentence in split_sentences(paragraph):
             if len(sentence.split()) >= _LEAST_WORDS or (not sentence.isascii() and len(sentence) > 2 * _LEAST_WORDS):
