@@ -1,1 +1,1 @@
-"""The processes of a run: how they find each other, watch each other, agree and stop."""
+"""The processes of a run: discovery, heartbeat, agreement and shutdown. Also compilation and host memory."""

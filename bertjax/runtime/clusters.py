@@ -1,7 +1,7 @@
-"""Find the number of a process in its job, and the coordinator, from the cluster's variables and metadata.
+"""Find the number of a process in its job and the coordinator's address, from cluster variables and metadata.
 
-`auto` takes the first match of: a coordinator's address, Slurm, a TPU pod, Kubernetes. Without a match the process is
-alone.
+`hosts.cluster=auto` takes the first match of: a coordinator's address, Slurm, a TPU pod, Kubernetes. Without a match
+the process runs alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bertjax.config import HostsConfig
 
-PORT = 8476  # of the coordinator, unless the cluster or JAX_COORDINATOR_PORT names another one
+PORT = 8476  # of the coordinator, unless the cluster or JAX_COORDINATOR_PORT names another
 _METADATA_SECONDS = 5
 
 
@@ -23,7 +23,7 @@ _METADATA_SECONDS = 5
 class ProcessInfo:
     """One process of a job."""
 
-    cluster: str  # the source of this information
+    cluster: str  # source of this information
     coordinator: str  # HOST:PORT of process 0; empty for a single process
     processes: int
     process: int
@@ -36,9 +36,9 @@ Environment = Mapping[str, str]
 
 
 def find_process(hosts: HostsConfig, environment: Environment | None = None) -> ProcessInfo:
-    """Number and coordinator of this process, from `hosts` and the environment.
+    """Find the number of this process and its coordinator, from `hosts` and the environment.
 
-    Raises ValueError naming the key or variable that is missing or that contradicts another.
+    Raises ValueError naming the key or variable that is missing or contradicts another.
     """
     environment = os.environ if environment is None else environment
     if hosts.cluster == "one":
@@ -74,7 +74,7 @@ def find_process(hosts: HostsConfig, environment: Environment | None = None) -> 
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port. Raises ValueError if it is not HOST:PORT."""
+    """Split HOST:PORT. Raises ValueError for other text."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
         raise ValueError(f"hosts.coordinator={address!r}: write it as HOST:PORT, as in 10.0.0.2:{PORT}")
@@ -85,7 +85,7 @@ def _address(hosts: HostsConfig, environment: Environment) -> ProcessInfo | None
     """Read hosts.coordinator, hosts.processes and hosts.process, or JAX's variables for them."""
     coordinator = hosts.coordinator or environment.get("JAX_COORDINATOR_ADDRESS", "")
     if not coordinator or (hosts.cluster == "auto" and hosts.process < 0 and "JAX_PROCESS_ID" not in environment):
-        return None  # a cluster may provide the number
+        return None  # a cluster may provide the process number
     process = hosts.process if hosts.process >= 0 else int(environment.get("JAX_PROCESS_ID", "-1"))
     processes = hosts.processes or int(environment.get("JAX_NUM_PROCESSES", "0"))
     if process < 0 or processes < 1:
@@ -111,15 +111,15 @@ def _slurm(hosts: HostsConfig, environment: Environment) -> ProcessInfo | None:
 
 
 def _share_of_gpus(tasks: int, environment: Environment) -> tuple[int, ...] | None:
-    """The indices of this task's GPUs if all tasks of the node see the same GPUs, else None."""
+    """Indices of this task's GPUs if all tasks of the node see the same GPUs, else None."""
     visible = environment.get("CUDA_VISIBLE_DEVICES", "")
     if tasks < 2 or not visible or "SLURM_GPUS_PER_TASK" in environment:
         return None  # the task sees only its own GPUs
     share, rest = divmod(len(visible.split(",")), tasks)
     if rest or not share:
         raise ValueError(
-            f"CUDA_VISIBLE_DEVICES={visible} for {tasks} tasks on this node (SLURM_STEP_TASKS_PER_NODE): they cannot "
-            "be shared evenly; start one task per GPU, or give each task its own GPUs with srun --gpus-per-task"
+            f"CUDA_VISIBLE_DEVICES={visible} for {tasks} tasks on this node (SLURM_STEP_TASKS_PER_NODE) cannot be "
+            "shared evenly; start one task per GPU, or give each task its own GPUs with srun --gpus-per-task"
         )
     local = int(environment["SLURM_LOCALID"])
     return tuple(range(local * share, (local + 1) * share))
@@ -135,7 +135,7 @@ def _first_node(nodes: str) -> str:
 
 
 def _tpu(hosts: HostsConfig, environment: Environment) -> ProcessInfo | None:
-    """Read the variables (GKE, queued resources) or the metadata (TPU VM) of a worker of one TPU slice or several."""
+    """Read the variables (GKE, queued resources) or the metadata (TPU VM) of a worker on one or more TPU slices."""
     if not _has_tpu(environment):
         return None
     workers = environment.get("TPU_PROCESS_ADDRESSES") or environment.get("TPU_WORKER_HOSTNAMES")
@@ -171,7 +171,7 @@ def _has_tpu(environment: Environment) -> bool:
 
 
 def _metadata(key: str, environment: Environment) -> str:
-    """An attribute of a Google machine, from its metadata server. Raises OSError."""
+    """Read an attribute of a Google machine from its metadata server. Raises OSError."""
     server = environment.get("GCE_METADATA_IP", "metadata.google.internal")
     request = urllib.request.Request(
         f"http://{server}/computeMetadata/v1/instance/attributes/{key}", headers={"Metadata-Flavor": "Google"}
@@ -181,7 +181,7 @@ def _metadata(key: str, environment: Environment) -> str:
 
 
 def _tpu_env(environment: Environment) -> dict[str, str]:
-    """The attribute `tpu-env` of a TPU VM, lines of the form `KEY: 'value'`."""
+    """Parse the attribute `tpu-env` of a TPU VM, which has lines of the form `KEY: 'value'`."""
     lines = (line.partition(":") for line in _metadata("tpu-env", environment).splitlines())
     return {key.strip(): value.strip().strip("'") for key, colon, value in lines if colon}
 
@@ -194,7 +194,7 @@ def _kubernetes(hosts: HostsConfig, environment: Environment) -> ProcessInfo | N
     processes = hosts.processes or int(environment.get("JAX_NUM_PROCESSES", "0"))
     if not processes:
         raise ValueError(
-            "hosts.processes=0, and Kubernetes does not give a pod the number of pods; set hosts.processes, or "
+            "hosts.processes=0, but Kubernetes does not tell a pod the number of pods; set hosts.processes, or "
             "hosts.cluster=one"
         )
     coordinator = hosts.coordinator or environment.get("JAX_COORDINATOR_ADDRESS", "")
@@ -203,7 +203,7 @@ def _kubernetes(hosts: HostsConfig, environment: Environment) -> ProcessInfo | N
         stem, _, index = name.rpartition("-")
         if index != str(process) or not domain:
             raise ValueError(
-                f"hosts.coordinator is empty, and the pod's name {name}.{domain} does not contain it: "
+                f"hosts.coordinator is empty and cannot be derived from the pod's name {name}.{domain}; "
                 "give the job a headless service as its subdomain, or set hosts.coordinator"
             )
         coordinator = f"{stem}-0.{domain}:{environment.get('JAX_COORDINATOR_PORT', PORT)}"

@@ -1,4 +1,4 @@
-"""Compilation: the options of XLA, and the cache of compiled programs that a restart reads."""
+"""Compilation: XLA options, and the cache of compiled programs, which speeds up restarts."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ _COMPILE_EVENTS = "/jax/core/compile/"  # JAX's events of tracing, lowering and 
 
 
 def set_compilation_cache(folder: str) -> str:
-    """Cache compiled programs below a folder or URL; returns the cache's path, "" for no cache.
+    """Cache compiled programs below a folder or URL; returns the cache's path, "" without a cache.
 
-    An empty `folder` disables the cache. The environment takes precedence. Call it before the first compilation.
+    An empty `folder` disables the cache. The environment takes precedence. Call this before the first compilation.
     """
     if ENVIRONMENT in os.environ:
         return os.environ[ENVIRONMENT]
-    # Programs for a CPU use the instructions of its model, and different machines may share a folder.
+    # CPU programs use the instructions of a processor model, and different machines may share the folder.
     folder = folder and f"{folder.rstrip('/')}/{_processor()}"
     jax.config.update("jax_compilation_cache_dir", folder or None)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", LEAST_SECONDS)
-    compilation_cache.reset_cache()  # a run before this one in the process may have opened another
+    compilation_cache.reset_cache()  # an earlier run in this process may have opened another cache
     return folder
 
 
 def disable_unshared_cache(folder: str, processes: Processes) -> str:
-    """Disable the cache unless all processes read one `folder`; returns a line to print, "" if nothing changes.
+    """Disable the cache unless all processes share the folder; returns a notice, "" if nothing changes.
 
-    Only process 0 writes JAX's cache. On GPUs XLA divides the search for the fastest kernels among all processes that
-    compile a program, so they would wait for a process that has read the program from its own folder.
+    Only process 0 writes JAX's cache. On GPUs, XLA divides the search for the fastest kernels among all processes that
+    compile a program, so they would wait forever for a process that reads the program from its own folder.
     """
     if processes.count == 1:
         return ""
@@ -61,22 +61,22 @@ def disable_unshared_cache(folder: str, processes: Processes) -> str:
         return ""
     first, probe = folders[0]
     is_shared = first == folder and probe and _exists(folder, probe)
-    answers = processes.gather("who reads it", "1" if is_shared else "")
-    alone = [number for number, answer in enumerate(answers) if not answer]
+    answers = processes.gather("access to compiled programs", "1" if is_shared else "")
+    without_access = [number for number, answer in enumerate(answers) if not answer]
     if processes.first and probe:
         with contextlib.suppress(OSError):
             (to_path(folder) / probe).unlink()
-    if not alone:
+    if not without_access:
         return ""
     jax.config.update("jax_enable_compilation_cache", False)
     return (
-        f"compiled programs are not cached: {processes.describe(alone)} cannot read what process 0 writes to "
-        f"{first or 'no folder'}; name a folder that all share (--compilation-cache, or {ENVIRONMENT})"
+        f"compiled programs are not cached: {processes.describe(without_access)} cannot read what process 0 writes to "
+        f"{first or 'no folder'}; name a folder that all hosts share (--compilation-cache, or {ENVIRONMENT})"
     )
 
 
 def _write_probe(folder: str) -> str:
-    """Write an empty file into the folder; returns its name, "" if that is not possible."""
+    """Write an empty file into the folder; returns its name, "" on failure."""
     name = f"shared-{secrets.token_hex(8)}"
     with contextlib.suppress(OSError, ValueError):
         if folder:
@@ -94,7 +94,7 @@ def _exists(folder: str, name: str) -> bool:
 
 @contextlib.contextmanager
 def compile_seconds() -> Iterator[Callable[[], float]]:
-    """Yield a function that returns the seconds of tracing, lowering and compiling so far, within the context."""
+    """Yield a function that returns the seconds spent in tracing, lowering and compiling inside the context so far."""
     seconds: list[float] = []
 
     def note(event: str, duration_secs: float, **metadata: str | int) -> None:
@@ -109,7 +109,7 @@ def compile_seconds() -> Iterator[Callable[[], float]]:
 
 
 def _processor() -> str:
-    """A short name for the kind of processor: its architecture, and a digest of its features."""
+    """A short name for the processor model: its architecture, and a digest of its features."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -133,7 +133,7 @@ _PACKAGES = (
 
 
 def environment() -> dict[str, str]:
-    """Versions of Python and of the installed packages that matter, the system and the devices, by name."""
+    """Versions of Python and relevant packages, the system and the devices, by name."""
     versions = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -152,37 +152,37 @@ Options = dict[str, bool | int | str]
 
 @dataclass(frozen=True)
 class Flag:
-    """An option of the compiler, and the reason to change it."""
+    """A compiler option, and the reason to change it."""
 
     name: str
     value: bool | int
     reason: str
 
 
-# All options concern traffic between devices, so a single device does not get them. XLA's defaults are off and 30 MiB.
+# These options concern communication between devices, so a single device gets none. XLA's defaults: off, 30 MiB.
 GPU = (
     Flag(
         "xla_gpu_enable_latency_hiding_scheduler",
         True,
-        "overlaps the gathers of sharded weights and the reductions of gradients with arithmetic that does not need "
-        "them; the default order keeps memory lowest and waits for each",
+        "overlaps gathers of sharded weights and reductions of gradients with independent computation; the default "
+        "order minimises memory and waits for each",
     ),
     Flag(
         "xla_gpu_all_reduce_combine_threshold_bytes",
         256 << 20,
-        "gradients of a stack of layers come at once, at the end of the step: few large reductions use the links "
-        "better than one for every 30 MiB",
+        "the gradients of a stack of layers are ready together, at the end of the step; a few large reductions use "
+        "the links better than one for every 30 MiB",
     ),
 )
-# The TPU's compiler hides latency by default: the fsdp step compiled for v5e:2x2 already has its all-gathers within the
-# matmuls, and is the same to the byte with xla_tpu_enable_async_collective_fusion_fuse_all_gather.
+# The TPU compiler hides latency by default: in the fsdp step compiled for v5e:2x2, all-gathers are fused into matmuls,
+# and xla_tpu_enable_async_collective_fusion_fuse_all_gather does not change a byte.
 TPU: tuple[Flag, ...] = ()
 DETERMINISTIC_GPU = (
     Flag(
         "xla_gpu_deterministic_ops",
         True,
         "excludes kernels that add in the order in which threads arrive, and kernels chosen by timing, which may vary "
-        "between starts",
+        "between runs",
     ),
 )
 FLAGS: dict[str, tuple[Flag, ...]] = {"gpu": GPU, "cuda": GPU, "tpu": TPU}
@@ -192,9 +192,9 @@ DETERMINISTIC: dict[str, tuple[Flag, ...]] = {"gpu": DETERMINISTIC_GPU, "cuda": 
 def compiler_options(
     platform: str, devices: int, *, deterministic: bool = False, environ: Mapping[str, str] = os.environ
 ) -> Options:
-    """The compiler options of a program for `devices` devices of a platform (cpu, gpu or cuda, tpu).
+    """Compiler options for a program on `devices` devices of a platform (cpu, gpu or cuda, tpu).
 
-    Options that the environment sets are left out.
+    Options that are set in the environment are left out.
     """
     flags = FLAGS.get(platform, ()) if devices > 1 else ()
     if deterministic:
@@ -204,9 +204,9 @@ def compiler_options(
 
 
 def known_options(options: Options, mesh: Mesh) -> Options:
-    """Drop options that the compiler for the mesh's devices does not know, with a warning.
+    """Drop options that the compiler for the mesh's devices does not support, with a warning.
 
-    Names change between releases of XLA. This compiles a trivial program.
+    Names change between XLA releases. This compiles a trivial program.
     """
     supported_options = dict(options)
     nothing = jax.ShapeDtypeStruct((), jnp.float32, sharding=NamedSharding(mesh, P()))
@@ -219,5 +219,5 @@ def known_options(options: Options, mesh: Mesh) -> Options:
             if unknown is None or unknown[1] not in supported_options:
                 raise
             del supported_options[unknown[1]]
-            warnings.warn(f"{unknown[1]} is unknown to this version of XLA and left out", stacklevel=2)
+            warnings.warn(f"{unknown[1]} is not an option of this XLA version; it is left out", stacklevel=2)
     return supported_options

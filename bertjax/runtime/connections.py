@@ -1,8 +1,8 @@
 """Connections between the processes of a job: messages, the rendezvous before JAX starts, and a relay for JAX.
 
-In the rendezvous all processes connect to process 0, so that missing ones are named. Process 0 listens on the
+In the rendezvous all processes connect to process 0, so that missing processes can be named. Process 0 listens on the
 coordinator's port, answers once all have connected, and then frees the port for JAX's service. The connections stay
-open; the processes of a run use them to communicate (`bertjax.runtime.heartbeat`).
+open for the heartbeat (`bertjax.runtime.heartbeat`).
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ import bertjax
 from bertjax.runtime.clusters import ProcessInfo, split_address
 from bertjax.storage.terminal import first_names
 
-# 75 is EX_TEMPFAIL of sysexits.h: run the same command again. 130 is what a shell reports for Ctrl-C.
+# 75 is EX_TEMPFAIL in sysexits.h: run the same command again. 130 is what a shell reports for Ctrl-C.
 EXIT_CODES = {signal.SIGTERM: 75, signal.SIGINT: 130}
 
-_LONGEST = 64 << 20  # bytes of a message; a sender of more is not a process of the job
+_MOST_BYTES = 64 << 20  # of a message; a connection that sends more is not a process of the job
 _RETRY_SECONDS = 0.2
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _RELAY_HOST = "127.0.0.1"
-_NO_PROXY = "no_grpc_proxy"  # hosts; it replaces no_proxy for gRPC alone
+_NO_PROXY = "no_grpc_proxy"  # overrides no_proxy for gRPC
 _RELAY_BYTES = 1 << 16
 
 
-# 1. Messages. "->" gives sender and receiver; "others" are all processes but 0.
+# 1. Messages, documented as "sender -> receiver: meaning"; "others" are all processes but 0.
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Signalled:
-    """Others -> 0, and 0 -> others in the rendezvous: a process received a signal. `leaving`: it ends by itself."""
+    """Others -> 0, and 0 -> others in the rendezvous: a process received a signal. `leaving`: it is exiting."""
 
     signal: int
     leaving: bool = False
@@ -81,23 +81,23 @@ class Progress:
     """Others -> 0 and 0 -> others, every second: the progress of a process."""
 
     units: int
-    resting: bool  # nothing that it has done since the last save would be lost now
+    resting: bool  # no unsaved work would be lost
     activity: str  # "unit", "input", "evaluation", or "" for work without a time limit
-    idle: float  # seconds since it began its activity
-    limit: float  # seconds after which that activity is taken for a hang
-    holding: bool  # it begins no other unit until the Decision
+    idle: float  # seconds since the activity began
+    limit: float  # seconds after which the activity counts as a hang
+    holding: bool  # begins no further unit until the Decision
 
 
 @dataclass(frozen=True)
 class Hold:
-    """0 -> others: a process received a signal. Begin no other unit, and send Progress."""
+    """0 -> others: a process received a signal. Begin no further unit, and send Progress."""
 
     signal: int
 
 
 @dataclass(frozen=True)
 class Decision:
-    """0 -> others: the last unit of all processes. `at_once`: nothing would be lost, so end now."""
+    """0 -> others: the last unit for all processes. `at_once`: no work would be lost, so end now."""
 
     last: int
     at_once: bool
@@ -105,7 +105,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Contribution:
-    """Others -> 0: the value of one process for the gathering number `turn`."""
+    """Others -> 0: the value of one process for gather number `turn`."""
 
     turn: int
     what: str
@@ -114,34 +114,35 @@ class Contribution:
 
 @dataclass(frozen=True)
 class Gathered:
-    """0 -> others: the values of all processes for the gathering number `turn`.
+    """0 -> others: the values of all processes for gather number `turn`.
 
-    Nearly always all processes have one value, or all but process 0 have: the message is then as short for a thousand.
+    Usually all processes, or all but process 0, have the same value. The values are run-length encoded, so that the
+    message does not grow with the number of processes.
     """
 
     turn: int
-    values: list[str]  # each once
-    runs: list[list[int]]  # (index of a value, number of successive processes that have it)
+    values: list[str]  # distinct values
+    runs: list[list[int]]  # (index of a value, number of consecutive processes with it)
 
     @classmethod
     def pack(cls, turn: int, values: Sequence[str]) -> Gathered:
-        """The message with these values, by process."""
+        """Encode the values, ordered by process."""
         index = {value: number for number, value in enumerate(dict.fromkeys(values))}
         return cls(turn, [*index], [[index[value], len([*run])] for value, run in itertools.groupby(values)])
 
     def unpack(self) -> list[str]:
-        """The values, by process."""
+        """Return the values, ordered by process."""
         return [self.values[index] for index, count in self.runs for _ in range(count)]
 
 
 @dataclass(frozen=True)
 class Goodbye:
-    """Others -> 0 and 0 -> others: the sender ends without an error."""
+    """Others -> 0 and 0 -> others: the sender exits without an error."""
 
 
 @dataclass(frozen=True)
 class Failed:
-    """Others -> 0, which relays it: a process ends with an error."""
+    """Others -> 0, which relays it: a process exits with an error."""
 
     process: int
     reason: str
@@ -175,16 +176,16 @@ _MESSAGES: dict[str, type[Message]] = {kind.__name__: kind for kind in get_args(
 
 
 def encode(message: Message) -> bytes:
-    """The line of JSON of a message."""
+    """Encode a message as a line of JSON."""
     return json.dumps({"is": type(message).__name__} | asdict(message)).encode() + b"\n"
 
 
 def decode(line: bytes | bytearray) -> Message:
-    """The message of a line. Raises ValueError if another program wrote it."""
+    """Decode a line. Raises ValueError if it is not a message of bertjax."""
     try:
         message = json.loads(line)
         kind = _MESSAGES[message["is"]]
-        # Another version may send more fields; its Greeting must be read, so that the versions can be compared.
+        # Ignore fields of other versions: their Greeting must be readable, to compare versions.
         return kind(**{field.name: message[field.name] for field in fields(kind) if field.name in message})
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not a message of bertjax: {line[:80]!r}") from error
@@ -201,22 +202,24 @@ class Line:
     def send(self, message: Message) -> None:
         """Send a message; do nothing if the connection is closed, which the reading thread notices.
 
-        Raises ValueError for a message so long that the receiver would take the sender for another program.
+        Raises ValueError for a message that the receiver would reject as too long.
         """
         line = encode(message)
-        if len(line) > _LONGEST:
+        if len(line) > _MOST_BYTES:
             what = message.what if isinstance(message, Contribution) else type(message).__name__
-            raise ValueError(f"a message to another process ({what}) has {len(line):,} bytes, at most {_LONGEST:,}")
+            raise ValueError(
+                f"a message to another process ({what}) has {len(line):,} bytes; at most {_MOST_BYTES:,} are allowed"
+            )
         with contextlib.suppress(OSError), self._sending:
             self.socket.sendall(line)
 
     def receive(self) -> list[Message] | None:
-        """Wait for data and return the messages that it completes; None if the line is closed or no process's."""
+        """Wait for data and return the messages that it completes; None if the line is closed or not a process's."""
         try:
             data = self.socket.recv(1 << 16)
         except OSError:
             data = b""
-        if not data or len(self._pending) > _LONGEST:
+        if not data or len(self._pending) > _MOST_BYTES:
             return None
         self._pending += data
         if b"\n" not in data:
@@ -238,7 +241,7 @@ class Line:
             return True
 
     def close(self) -> None:
-        """Shut the connection down, for all copies of the socket, and close it."""
+        """Shut down the connection, for all copies of the socket, and close it."""
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()
@@ -259,7 +262,7 @@ STOPPED_EARLY = "stopped before the first step; prepared text is kept. To contin
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal stopped one of the processes while no unsaved work was in progress."""
+    """A signal stopped a process while no unsaved work was in progress."""
 
     def __init__(self, number: int, message: str = STOPPED_EARLY) -> None:
         super().__init__(message)
@@ -267,29 +270,29 @@ class Stopped(KeyboardInterrupt):
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the process."""
+        """Exit code for the signal."""
         return EXIT_CODES[self.signal]
 
 
 class Deadline:
-    """A number of seconds from now."""
+    """A point in time, `seconds` from now."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.seconds, self._clock, self._end = seconds, clock, clock() + seconds
 
     @property
     def left(self) -> float:
-        """Seconds until the deadline, not negative."""
+        """Seconds until the deadline; 0 after it."""
         return max(self._end - self._clock(), 0.0)
 
     @property
     def attempt(self) -> float:
-        """Seconds for one attempt to connect or to read."""
+        """Timeout in seconds for one attempt to connect or read."""
         return min(max(self.left, 0.1), 10.0)
 
 
 def rendezvous(info: ProcessInfo, host: str, seconds: float, clock: Callable[[], float] = time.monotonic) -> Meeting:
-    """Connect to the other processes within `seconds`; `host` is the name of this process's host.
+    """Connect to the other processes within `seconds`; `host` is this process's host name.
 
     Raises TimeoutError naming the coordinator's address if it does not answer, or the processes that did not connect;
     ValueError if the processes were not started as one job; Stopped if one of them received a signal.
@@ -299,7 +302,7 @@ def rendezvous(info: ProcessInfo, host: str, seconds: float, clock: Callable[[],
 
 
 def _join(info: ProcessInfo, host: str, deadline: Deadline) -> Meeting:
-    """The side of every process but 0."""
+    """The rendezvous in every process but 0."""
     me = f"process {info.process} of {info.processes}"
     while True:
         try:
@@ -329,7 +332,7 @@ def _join(info: ProcessInfo, host: str, deadline: Deadline) -> Meeting:
 
 
 def connect(address: str, deadline: Deadline) -> socket.socket:
-    """Connect to HOST:PORT, trying again until the deadline. Raises the last OSError after it."""
+    """Connect to HOST:PORT, retrying until the deadline; then raises the last OSError."""
     while True:
         try:
             return socket.create_connection(split_address(address), timeout=deadline.attempt)
@@ -340,20 +343,20 @@ def connect(address: str, deadline: Deadline) -> socket.socket:
 
 
 def _wait_for_all(line: Line, info: ProcessInfo, deadline: Deadline) -> Meeting | None:
-    """The answer of process 0 once all have connected; None if another program answers.
+    """Wait for process 0's answer once all have connected; None if another program answers.
 
-    That may be an earlier job: JAX's service holds the port as long as that job's process 0 lives.
+    That may be an earlier job: JAX's service occupies the port as long as that job's process 0 is alive.
     """
     is_welcome = False
     while True:
-        # If process 0 gives up, it sends Refused first; the timeout is for a machine that fails.
+        # Process 0 sends Refused before it gives up; the timeout is for a machine failure.
         line.socket.settimeout(deadline.left + 10 if is_welcome else deadline.attempt)
         messages = line.receive()
         if messages is None and not is_welcome:
             return None
         if messages is None:
             raise TimeoutError(
-                f"process 0 at {info.coordinator} accepted this one, {info.process} of {info.processes}, and ended "
+                f"process 0 at {info.coordinator} accepted this process, {info.process} of {info.processes}, but ended "
                 f"before all had connected, within {deadline.seconds:.0f} s; see its output"
             )
         for message in messages:
@@ -372,7 +375,7 @@ def _wait_for_all(line: Line, info: ProcessInfo, deadline: Deadline) -> Meeting 
 
 
 def _accept_all(info: ProcessInfo, host: str, deadline: Deadline) -> Meeting:
-    """The side of process 0."""
+    """The rendezvous in process 0."""
     meeting, callers = Meeting([host, *[""] * (info.processes - 1)]), []
     with _listen(info) as listener, selectors.DefaultSelector() as selector:
         selector.register(listener, selectors.EVENT_READ)
@@ -403,24 +406,24 @@ def _accept_all(info: ProcessInfo, host: str, deadline: Deadline) -> Meeting:
 def _listen(info: ProcessInfo) -> socket.socket:
     host, port = split_address(info.coordinator)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Other names may be those of a proxy or NAT, to which this machine cannot bind.
+    # Another name may belong to a proxy or NAT, to which this machine cannot bind.
     own = host if host in _LOOPBACK else ""
     try:
         return socket.create_server((own, port), family=family, backlog=1024)
     except OSError as error:
         raise OSError(
             error.errno,
-            f"process 0 cannot listen at {info.coordinator} ({error.strerror}); another job may use the port: "
+            f"process 0 cannot listen at {info.coordinator} ({error.strerror}); another job may use the port; "
             "choose another one (hosts.coordinator)",
         ) from error
 
 
 def _admit(meeting: Meeting, line: Line, info: ProcessInfo) -> bool:
-    """Handle the messages of a caller; False if its connection is to be closed."""
+    """Handle the messages of a caller; returns False if its connection should be closed."""
     messages = line.receive()
     if messages is None:
         for number in [number for number, other in meeting.lines.items() if other is line]:
-            del meeting.lines[number]  # the process may be started again and reconnect
+            del meeting.lines[number]  # the process may restart and reconnect
             meeting.hosts[number] = ""
         return False
     for message in messages:
@@ -437,7 +440,7 @@ def _admit(meeting: Meeting, line: Line, info: ProcessInfo) -> bool:
 
 
 def _require_member(caller: Greeting, meeting: Meeting, info: ProcessInfo) -> None:
-    """Raise ValueError if the caller is not a missing process of this job."""
+    """Raise ValueError unless the caller is a missing process of this job."""
     number, host = caller.process, caller.host
     if caller.version != bertjax.__version__:
         raise ValueError(
@@ -472,16 +475,16 @@ def _forward_stop(lines: list[Line], error: BaseException) -> None:
             line.send(Signalled(int(error.signal), leaving=True))
 
 
-# 3. The relay. JAX's client aborts its process as soon as the connection to the service of process 0 closes, which no
-# setting prevents. That was often before the heartbeat had named the lost process and ended this one with the code to
-# resume. Behind a relay the connection stays open until this process ends; JAX's own, slower heartbeat still notices a
-# service that is gone.
+# 3. The relay. JAX's client aborts its process as soon as the connection to process 0's service closes, and no setting
+# prevents this. It often happened before the heartbeat had named the lost process and ended this one with the exit code
+# for resuming. Behind a relay, the connection stays open until this process ends. JAX's own, slower heartbeat still
+# notices when the service is gone.
 
 
 def open_relay(service: str, seconds: float) -> str:
     """Relay connections to `service` (HOST:PORT), which must answer within `seconds`; returns the relay's address.
 
-    The threads are daemons: they end with the process.
+    The threads are daemons, which end with the process.
     """
     listener = socket.create_server((_RELAY_HOST, 0))
 
@@ -494,7 +497,7 @@ def open_relay(service: str, seconds: float) -> str:
 
 
 def avoid_proxies(service: str) -> None:
-    """Keep gRPC from using a proxy of the environment, if there is one, for `service` or a relay to it."""
+    """Keep gRPC from using a proxy from the environment for `service` or a relay to it."""
     lower = {name.lower(): value for name, value in os.environ.items() if value}
     if any(name in lower for name in ("grpc_proxy", "https_proxy", "http_proxy")):
         hosts = lower.get(_NO_PROXY) or lower.get("no_proxy")
@@ -517,14 +520,14 @@ def _relay(client: socket.socket, service: str, seconds: float) -> None:
     _start_thread(_copy, upstream, client)
     _copy(client, upstream)
     with contextlib.suppress(OSError):
-        while client.recv(_RELAY_BYTES):  # the service has ended; the client's end stays open until it leaves
+        while client.recv(_RELAY_BYTES):  # the service has ended; keep the client's connection open until it leaves
             pass
     with contextlib.suppress(OSError):
         upstream.shutdown(socket.SHUT_RDWR)
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:
-    """Copy until one end is closed. The other stays open."""
+    """Copy until one end closes; the other stays open."""
     with contextlib.suppress(OSError):
         while data := source.recv(_RELAY_BYTES):
             target.sendall(data)

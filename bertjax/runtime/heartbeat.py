@@ -1,13 +1,13 @@
-"""The heartbeat: the processes of a run report to each other that they are alive, their progress, and where to stop.
+"""Heartbeat: the processes of a run detect lost and hanging processes, and agree on where to stop.
 
-Process 0 has a connection to each of the others and relays messages. JAX's own service is not used for this: it notices
-a dead process only after its heartbeat interval and a hanging one never, and its error does not name the lost process.
+Process 0 is connected to every other process and relays messages. JAX's own service is not used for this: it detects a
+dead process only after its heartbeat interval and a hanging process never, and its error does not name the process.
 
-A signal to any process stops all at the same unit of work. Collective work is a sequence of units (a training step, a
-batch of an evaluation), the same in every process, and no process can finish a unit that another has not begun. A
-process calls `begin_unit` before every unit. After a signal each process reports how many units it has begun, and
-begins no other until it receives the last one: the largest of these numbers. No process waits for a device, and none
-has to stop at a unit that it has already begun.
+A signal to any process stops all processes at the same unit of work. Collective work is a sequence of units (a training
+step, a batch of an evaluation), the same in every process, and no process can finish a unit that another has not begun.
+A process calls `begin_unit` before every unit. After a signal, each process reports how many units it has begun, and
+waits before beginning another. The largest of these numbers becomes the last unit of all processes. So no process waits
+for a device, and none has to abort a unit that it has begun.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ from bertjax.runtime.connections import (
     Signalled,
 )
 
-LOST = 75  # another process ended or hangs; the same command, started again everywhere, resumes the run
+LOST = 75  # exit code if another process died or hangs; running the same command everywhere resumes the run
 FAILED = 1
 
-LONGEST_UNIT = 60.0  # seconds; a shorter unit is never taken for a hang
-# The limit where no usual duration is known: the first units of a stage, a batch of an evaluation, which may have to be
-# compiled, and the next rows, for which a new epoch may have to be planned.
+LONGEST_UNIT = 60.0  # seconds; shorter units never count as a hang
+# Seconds for activities without a usual duration: the first units of a stage and a batch of an evaluation, which may
+# have to be compiled, and the next batch, for which a new epoch may have to be planned.
 LONGEST_OTHER = 1800.0
-_HANG_FACTOR = 20  # multiple of the usual duration of a unit from which on it is taken for a hang
-_REMEMBERED_UNITS = 99  # of which the usual duration is the median
+_HANG_FACTOR = 20  # a unit counts as a hang after this multiple of the usual duration
+_REMEMBERED_UNITS = 99  # whose median is the usual duration
 
 _BEAT_SECONDS = 1.0  # between two heartbeats
-_UNWIND_SECONDS = 5.0  # for the main thread to end by itself, before the process is ended
+_UNWIND_SECONDS = 5.0  # for the main thread to exit by itself, before the process is ended
 _FAREWELL_SECONDS = 2.0  # for the last message to arrive
-PATIENCE_AT_REST = 3  # times the heartbeat: preparation and compilation can keep a thread from sending
+PATIENCE_AT_REST = 3  # factor on `patience` at rest, since preparation and compilation can delay heartbeats
 
 Clock = Callable[[], float]
 
 
 class Agreement:
-    """The units of one process. The listening thread calls `hold`, `settle`, `progress`; the main thread the rest."""
+    """Counts the units of one process; `hold`, `settle` and `progress` are for the listening thread."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
@@ -73,7 +73,7 @@ class Agreement:
         self._compiling = False
         self._activity, self._since = "", clock()
         self._durations: deque[float] = deque(maxlen=_REMEMBERED_UNITS)
-        self.stopped = False  # `begin_unit` has returned False
+        self.stopped = False  # whether `begin_unit` has returned False
 
     def mark_resting(self) -> None:
         """Record that no unsaved work is in progress."""
@@ -82,11 +82,10 @@ class Agreement:
             self._start("")
 
     def begin_unit(self, *, first: bool = False, doing: str = "unit") -> bool:
-        """Whether to begin the next unit of collective work: a step, or a batch of an evaluation (`doing`).
+        """Return whether to begin the next unit of collective work: a step, or a batch of an evaluation (`doing`).
 
-        `first`: the unit must be compiled, and all work before it is saved. Waits while the processes agree on the last
-        unit. All processes get False at the same unit, and from then on. Only activities named "unit" count for the
-        usual duration.
+        Set `first` if the unit must be compiled and all work before it is saved. Waits while the processes agree on the
+        last unit; after it, returns False in all processes. Only activities named "unit" count for the usual duration.
         """
         with self._changed:
             self._changed.wait_for(lambda: not self._holding or self._last is not None)
@@ -104,7 +103,7 @@ class Agreement:
             return True
 
     def mark_dispatched(self) -> None:
-        """Record that the unit that `begin_unit` allowed has been dispatched to the devices."""
+        """Record that the current unit has been dispatched to the devices."""
         with self._changed:
             if self._compiling:
                 self._resting = self._compiling = False
@@ -112,7 +111,7 @@ class Agreement:
 
     @contextmanager
     def taking_time(self, doing: str = "") -> Iterator[None]:
-        """Inside, slow work does not count as a hang. `doing="input"` has a limit of half an hour, other work none."""
+        """Do not count slow work inside as a hang. `doing="input"` is limited to half an hour, other work unlimited."""
         with self._changed:
             before = self._activity
             self._start(doing if before else "")
@@ -121,24 +120,24 @@ class Agreement:
             self._start(before)
 
     def hold(self) -> Progress:
-        """Begin no other unit until `settle`; returns the progress of this process."""
+        """Begin no further unit until `settle`; returns the progress of this process."""
         with self._changed:
             self._holding = True
         return self.progress()
 
     def settle(self, last: int) -> None:
-        """Set the last unit of all processes."""
+        """Set the last unit for all processes."""
         with self._changed:
             self._last = last
             self._changed.notify_all()
 
     def progress(self) -> Progress:
-        """The progress of this process."""
+        """Return the progress of this process."""
         with self._changed:
             limit = LONGEST_OTHER
             if self._activity == "unit" and self._durations:
                 limit = max(LONGEST_UNIT, _HANG_FACTOR * statistics.median(self._durations))
-            # A unit that is being compiled has not been dispatched and can still be dropped.
+            # A unit that is being compiled has not been dispatched, so it can still be dropped.
             units, idle = self._units - self._compiling, self._clock() - self._since
             return Progress(units, self._resting, self._activity, idle, limit, self._holding)
 
@@ -147,10 +146,10 @@ class Agreement:
 
 
 class Heartbeat:
-    """The listening thread of a process, and its interface to the working thread.
+    """The listening thread of a process, and its interface for the main thread.
 
-    The listening thread calls `end(message, exit code)` to end the process. If the working thread may end by itself, it
-    calls `unwind` before that.
+    The listening thread calls `end(message, exit code)` to end the process. If the main thread may exit by itself, it
+    calls `unwind` first.
     """
 
     def __init__(
@@ -165,24 +164,24 @@ class Heartbeat:
         clock: Clock = time.monotonic,
         beat: float = _BEAT_SECONDS,
     ) -> None:
-        """`patience`: seconds of silence after which another process is lost; `beat`: seconds between heartbeats."""
+        """A process is lost after `patience` seconds of silence; `beat` is the number of seconds between heartbeats."""
         self.number, self.hosts, self.count = number, meeting.hosts, len(meeting.hosts)
         self.agreement, self._lines, self._patience = agreement, meeting.lines, patience
         self._end, self._unwind = end, unwind
         self._clock, self._beat = clock, beat
-        self.stop_signal: signal.Signals | None = None  # the signal that a process received
-        self.at_rest = STOPPED_EARLY
-        self.unwinding = False  # the main thread is to raise Stopped when it sees a signal
+        self.stop_signal: signal.Signals | None = None  # received by any process
+        self.at_rest = STOPPED_EARLY  # the message if a signal stops the run while no work would be lost
+        self.unwinding = False  # whether the main thread should raise Stopped at the next signal
         self._changed = threading.Condition()
         self._gathering: dict[int, dict[int, Contribution]] = {}
         self._gathered: dict[int, list[str]] = {}
         self._turn = 0
         self._progress: dict[int, Progress] = {}
         self._heard: dict[int, float] = {}
-        self._gone: set[int] = set()  # processes that announced their end
+        self._gone: set[int] = set()  # processes that announced their exit
         self._hung_up: set[int] = set()  # processes whose connection is closed
         self._ending = self._closing = self._decided = False
-        self._end_at: tuple[float, str, int] | None = None  # by the clock; message and exit code
+        self._end_at: tuple[float, str, int] | None = None  # (time, message, exit code)
         self._interrupts = 0
         self._wake, self._woken = socket.socketpair()
         self._woken.setblocking(False)
@@ -190,7 +189,7 @@ class Heartbeat:
 
     @property
     def wake(self) -> socket.socket:
-        """A byte that is written here is the number of a signal that this process received."""
+        """Write the numbers of received signals here, one byte each (`signal.set_wakeup_fd`)."""
         return self._wake
 
     def start(self) -> None:
@@ -199,9 +198,9 @@ class Heartbeat:
         self._thread.start()
 
     def gather(self, what: str, value: str) -> list[str]:
-        """The values of all processes, by number; waits for all, without a limit, unless one is lost.
+        """Gather the values of all processes, ordered by number; waits for all of them without a limit.
 
-        All processes must gather the same things in the same order.
+        All processes must make the same calls in the same order; `what` names the value.
         """
         if self.count == 1:
             return [value]
@@ -217,19 +216,19 @@ class Heartbeat:
             return self._gathered.pop(turn)
 
     def fail(self, reason: str, code: int = FAILED) -> None:
-        """Report to the others that this process ends with an error; they end too, with the same exit code."""
+        """Report to the others that this process exits with an error; they exit with the same code."""
         self._ending = True
         self._send(Failed(self.number, reason, code))
         self._stay(_FAREWELL_SECONDS * 2)
 
     def say_goodbye(self) -> None:
-        """Report to the others that this process ends without an error."""
+        """Report to the others that this process exits without an error."""
         self._ending = True
         self._send(Goodbye())
         self._stay(_UNWIND_SECONDS + _FAREWELL_SECONDS)
 
     def close(self) -> None:
-        """Announce the end and stop listening."""
+        """Announce the exit and stop listening."""
         self._ending = True
         self._send(Goodbye())
         self._closing = True
@@ -242,16 +241,16 @@ class Heartbeat:
         self._woken.close()
 
     def describe(self, number: int) -> str:
-        """Number and host of a process, for messages."""
+        """Describe a process by its number and host, for messages."""
         return f"process {number} ({self.hosts[number]})"
 
     @property
     def exit_code(self) -> int:
-        """The exit code of a process that received a request to stop; 0 before that."""
+        """Exit code after a stop signal; 0 without one."""
         return EXIT_CODES[self.stop_signal] if self.stop_signal is not None else 0
 
     def _stay(self, seconds: float) -> None:
-        """Process 0 ends last: when its connections close, the others must have read why."""
+        """In process 0, wait for the others to exit, because they must read its last message before it exits."""
         deadline = self._clock() + seconds
         while not self.number and len(self._hung_up) < len(self._lines) and self._clock() < deadline:
             if threading.current_thread() is self._thread:
@@ -269,7 +268,7 @@ class Heartbeat:
     # Everything below runs in the listening thread, except `_collect`, `_deliver` and `_send`.
 
     def _listen_or_fail(self) -> None:
-        """Listen until `close`; a process that cannot communicate must not continue."""
+        """Listen until `close`. End the process if this fails, because it must not continue unobserved."""
         try:
             self._listen()
         except Exception as error:
@@ -314,7 +313,7 @@ class Heartbeat:
         for number in numbers:
             self._interrupts += number == signal.SIGINT
             if self._interrupts > 1:  # the user does not want to wait for the save
-                message, code = "interrupted twice: ended without saving", EXIT_CODES[signal.SIGINT]
+                message, code = "interrupted twice: exited without saving", EXIT_CODES[signal.SIGINT]
                 self.fail(message, code)
                 self._end(message, code)
             if number in (signal.SIGTERM, signal.SIGINT) and self.stop_signal is None:
@@ -329,7 +328,7 @@ class Heartbeat:
         if messages is None:
             self._hung_up.add(number)
             if number not in self._gone and not self._ending:
-                self._lose(number, "its connection closed: it was killed, or its machine failed")
+                self._lose(number, "its connection closed; it was killed, or its machine failed")
             return False
         self._heard[number] = self._clock()
         for message in messages:
@@ -351,7 +350,7 @@ class Heartbeat:
                 if self.number == 0 and self.stop_signal is not None:
                     self._decide()
             case Signalled(received, leaving):
-                if leaving:  # it received the signal during the rendezvous, before it knew that all had connected
+                if leaving:  # it received the signal during the rendezvous, before Complete arrived
                     self._gone.add(number)
                 if self.stop_signal is None:
                     self._hold_all(received)
@@ -364,7 +363,7 @@ class Heartbeat:
                 if self.number == 0:
                     self._gone.add(process)
                     self._send(message, but=process)
-                # The delay lets this process report the same error itself, if it occurs here too.
+                # The delay lets this process report the error itself if it occurs here too.
                 self._end_in(_FAREWELL_SECONDS, f"{self.describe(process)} ended with an error: {reason}", code)
             case Lost(process, reason):
                 self._end_lost(process, reason)
@@ -372,14 +371,14 @@ class Heartbeat:
                 raise TypeError(f"unexpected message from process {number}: {message}")
 
     def _hold_all(self, number: int) -> None:
-        """Process 0: let all processes wait, and request their progress."""
+        """Process 0: make all processes wait, and request their progress."""
         self.stop_signal = signal.Signals(number)
         self._progress[0] = self.agreement.hold()
         self._send(Hold(number))
         self._decide()
 
     def _decide(self) -> None:
-        """Process 0: decide the last unit once all remaining processes wait for it."""
+        """Process 0: decide on the last unit once all remaining processes wait."""
         waiting = {number: progress for number, progress in self._progress.items() if progress.holding}
         if self._decided or not set(range(self.count)) - self._gone <= waiting.keys():
             return
@@ -392,7 +391,7 @@ class Heartbeat:
     def _stop(self, last: int, at_once: bool) -> None:
         self.agreement.settle(last)
         if at_once:
-            # The main thread may be in a compiler, which no signal interrupts.
+            # The main thread may be in a compiler, which signals do not interrupt.
             self._end_in(_UNWIND_SECONDS, self.at_rest, self.exit_code)
             self.unwinding = True
             self._unwind()
@@ -406,7 +405,7 @@ class Heartbeat:
                 self._lose(number, f"it sent nothing for {now - heard:.0f} s")
 
     def _look_for_hang(self) -> None:
-        """Process 0: detect that no process makes progress within its limit, and name the slowest."""
+        """Process 0: detect that all processes exceed their limits, and name the slowest."""
         present = {number: progress for number, progress in self._progress.items() if number not in self._gone}
         if self.number or self.count == 1 or self.stop_signal is not None:
             return
@@ -417,7 +416,7 @@ class Heartbeat:
             behind = [number for number, progress in present.items() if progress.units == least]
             idle = min(progress.idle for progress in present.values())
             reason = (
-                f"it hangs: no process made progress for {idle:.0f} s, and it is behind the others, in unit {least}"
+                f"it hangs: no process made progress for {idle:.0f} s, and it is behind the others, at unit {least}"
             )
             if len(behind) == len(present):
                 reason = f"all hang in the same step: no process made progress for {idle:.0f} s"
@@ -437,13 +436,13 @@ class Heartbeat:
         whom = "this process" if number == self.number else self.describe(number)
         self._stay(_UNWIND_SECONDS)
         self._end(
-            f"lost {whom}: {reason}. Every process ends with exit code {LOST}; "
-            "start all of them again, and the run resumes from its newest checkpoint",
+            f"lost {whom}: {reason}. Every process exits with code {LOST}; "
+            "start all of them again to resume the run from its newest checkpoint",
             LOST,
         )
 
     def _end_in(self, seconds: float, message: str, code: int) -> None:
-        """End the process after some seconds, unless it has ended by then. Of several calls the earliest end counts."""
+        """End the process after some seconds, unless it exits before. The earliest of several calls counts."""
         end_at = self._clock() + seconds + (_FAREWELL_SECONDS / 2 if self.number == 0 else 0)
         if self._end_at is None or end_at < self._end_at[0]:
             self._end_at = end_at, message, code
@@ -454,7 +453,7 @@ class Heartbeat:
                 line.send(message)
 
     def _collect(self, number: int, contribution: Contribution) -> None:
-        """Process 0: add the value of one process to a gathering."""
+        """Process 0: add the value of one process to a gather, and send the result once it is complete."""
         turn = contribution.turn
         with self._changed:
             contributions = self._gathering.setdefault(turn, {})

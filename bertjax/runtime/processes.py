@@ -1,4 +1,4 @@
-"""The processes of a run: they connect, communicate, stop together and end together."""
+"""The processes of a run: connect, communicate, stop together and exit together."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bertjax.storage.terminal import first_names
 
 _EXPECTED = (ValueError, OSError, RuntimeError, ModuleNotFoundError)
 _CLOSED_STREAM = (OSError, ValueError)
-_JAX_HEARTBEATS = 5  # of ours in one of JAX's: ours, which names the lost process, must notice first
+_JAX_HEARTBEATS = 5  # JAX's timeout as a multiple of ours, which must notice first because it names the lost process
 _SHUTDOWN_SECONDS = 60
 _HEAR_SECONDS = 2  # for the listening thread to notice a lost process
 
@@ -33,16 +33,16 @@ _Handler = Callable[[int, FrameType | None], object] | int | None
 
 
 class Processes(Agreement):
-    """The processes of a run, from the view of one of them; a context manager around all collective work.
+    """The processes of a run as seen from one of them; a context manager around all collective work.
 
-    While entered, SIGTERM and SIGINT to any process stop all: at once if nothing would be lost, which raises `Stopped`,
-    and otherwise at the unit where `begin_unit` returns False. An error in one of several processes ends all.
+    Inside, SIGTERM or SIGINT to any process stops all processes: if no work would be lost, at once by raising
+    `Stopped`; otherwise at the unit where `begin_unit` returns False. An error in one of several processes ends all.
     """
 
-    _has_joined = False  # whether this Python process has joined others; JAX joins once
+    _has_joined = False  # whether this Python process has joined others, which JAX can do once
 
     def __init__(self, info: ProcessInfo, hosts: HostsConfig, *, ends_process: bool = True) -> None:
-        """`ends_process`: if this process is the only one, a signal may end it; otherwise it raises Stopped."""
+        """If this process is the only one, a signal may end it with `ends_process`, and raises Stopped without."""
         super().__init__()
         self.number, self.count = info.process, info.processes
         self._info, self._hosts = info, hosts
@@ -54,18 +54,18 @@ class Processes(Agreement):
 
     @property
     def first(self) -> bool:
-        """Whether this is process 0, which prints, reports and exports for all."""
+        """Whether this is process 0, which prints, reports and exports."""
         return self.number == 0
 
     def __enter__(self) -> Processes:
         if self.count > 1 and Processes._has_joined:
             raise ValueError(
-                "a Python process joins the others of a run once, and this one has: start a new process for the next "
-                "run (`bertjax compare --seeds` goes on if the same command is given again)"
+                "this Python process has already joined the processes of a run, which JAX supports once; start a new "
+                "process for the next run (`bertjax compare --seeds` continues if you run the same command again)"
             )
         raise_open_file_limit()
         keep_freed_memory()  # before the first computation
-        # Only the main thread can handle signals; tests run this in others.
+        # Only the main thread can handle signals; tests use other threads.
         if threading.current_thread() is threading.main_thread():
             self._handlers = {number: signal.signal(number, self._receive) for number in EXIT_CODES}
         try:
@@ -108,16 +108,16 @@ class Processes(Agreement):
         self._heartbeat.close()
 
     def gather(self, what: str, value: str = "") -> list[str]:
-        """The values of all processes, by number; waits for all of them, as long as they live."""
+        """Gather the values of all processes, ordered by number; `what` names the value. Waits for all of them."""
         assert self._heartbeat is not None
         return self._heartbeat.gather(what, value)
 
     def broadcast(self, what: str, value: str = "") -> str:
-        """The value of process 0, in every process; waits as `gather`."""
+        """Return the value of process 0 in every process; waits like `gather`."""
         return self.gather(what, value if self.first else "")[0]
 
     def require_same(self, what: str, value: str, advice: str) -> None:
-        """Raise ValueError, in every process, naming those whose value differs from that of process 0."""
+        """Raise ValueError, in every process, naming the processes whose value differs from process 0's."""
         first, *_ = values = self.gather(what, value)
         if others := [number for number, other in enumerate(values) if other != first]:
             raise ValueError(f"{self.describe(others)} and process 0 do not have the same {what}; {advice}")
@@ -134,7 +134,7 @@ class Processes(Agreement):
 
     @property
     def exit_code(self) -> int:
-        """The exit code of this process: 0 unless `begin_unit` has returned False."""
+        """Exit code of this process: 0 unless `begin_unit` has returned False."""
         assert self._heartbeat is not None
         return self._heartbeat.exit_code if self.stopped else 0
 
@@ -147,13 +147,13 @@ class Processes(Agreement):
             raise Stopped(int(signals[0]), message)
 
     def describe(self, numbers: list[int]) -> str:
-        """Numbers and hosts of these processes, at most five, for messages."""
+        """Describe processes by number and host, at most five, for messages."""
         assert self._heartbeat is not None
         names = [f"{number} ({self._heartbeat.hosts[number]})" for number in numbers]
         return f"process{'es' if len(numbers) > 1 else ''} {first_names(names, 5)}"
 
     def _start_jax(self) -> None:
-        # JAX would install its own handler of SIGTERM.
+        # Otherwise JAX installs its own SIGTERM handler.
         jax.config.update("jax_enable_preemption_service", False)
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         host, port = split_address(self._info.coordinator)
@@ -185,16 +185,16 @@ class Processes(Agreement):
         )
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal in the main thread; the listening thread has received it before."""
+        """Handle a signal in the main thread; the listening thread has already received it."""
         if self._heartbeat is None:
             raise Stopped(number)
         self._raise_if_unwinding()
         self._interrupts += number == signal.SIGINT
         if self._interrupts > 1 and not self._ends_process:
-            raise Stopped(number, "interrupted twice: ended without saving")
+            raise Stopped(number, "interrupted twice: exited without saving")
 
     def _wake_main_thread(self) -> None:
-        """Make the main thread run `_receive`, unless it is in code that is not Python."""
+        """Make the main thread call `_receive`, as soon as it executes Python code."""
         main = threading.main_thread().ident
         if self._handlers and main is not None:
             signal.pthread_kill(main, signal.SIGTERM)
@@ -206,7 +206,7 @@ class Processes(Agreement):
             raise Stopped(self._heartbeat.stop_signal, self._heartbeat.at_rest)
 
     def _leave_with(self, error: BaseException) -> None:
-        """End this process, one of several, with an error, without JAX's cleanup, which waits for the others."""
+        """End this process, one of several, after an error; skips JAX's cleanup, which waits for the others."""
         assert self._heartbeat is not None
         if isinstance(error, Stopped):
             self._end(str(error), error.exit_code)
@@ -218,9 +218,8 @@ class Processes(Agreement):
                 traceback.print_exception(error)
         code = getattr(error, "exit_code", FAILED)
         try:
-            # The loss of another process may have caused this error, whatever its class. Then the listening thread
-            # reports the loss: a closed connection at once, a silent process after its patience, and gloo may fail
-            # before that.
+            # The loss of another process may have caused this error, whatever its class. Wait for the listening thread
+            # to report it: a closed connection at once, a silent process after its patience (gloo may fail earlier).
             is_jax_error = isinstance(error, jax.errors.JaxRuntimeError)
             time.sleep(_HEAR_SECONDS + (PATIENCE_AT_REST * self._hosts.heartbeat_seconds if is_jax_error else 0))
             self._heartbeat.fail(message, code)
@@ -229,9 +228,9 @@ class Processes(Agreement):
             os._exit(code)
 
     def _end(self, message: str, code: int) -> None:
-        """End this process, from any thread, even if an error occurs meanwhile."""
+        """End this process, from any thread, even if an error occurs on the way."""
         if not self._ends_process:
-            return  # `_receive` raises as soon as the main thread is back in Python
+            return  # `_receive` raises once the main thread executes Python code
         try:
             if self._heartbeat is not None and self.count > 1:
                 self._heartbeat.say_goodbye()
@@ -240,7 +239,7 @@ class Processes(Agreement):
             os._exit(code)
 
     def _print(self, message: str) -> None:
-        """Print a message, unless the stream is closed."""
+        """Print a message unless the stream is closed."""
         prefix = f"bertjax: process {self.number}/{self.count}: " if self.count > 1 else ""
         with contextlib.suppress(*_CLOSED_STREAM):
             print(f"\n{prefix}{message}", file=sys.stderr, flush=True)
@@ -258,7 +257,7 @@ class Processes(Agreement):
 
 
 def join(hosts: HostsConfig, *, ends_process: bool = True) -> Processes:
-    """The processes of this run, to enter before JAX touches a device; `ends_process` as in `Processes`.
+    """Return the processes of this run, to enter before JAX uses a device; `ends_process` as in `Processes`.
 
     Entering raises TimeoutError for a coordinator that does not answer or processes that do not connect, and ValueError
     for a job that differs from `hosts`.
@@ -267,5 +266,5 @@ def join(hosts: HostsConfig, *, ends_process: bool = True) -> Processes:
 
 
 def alone() -> Processes:
-    """A run of this process only."""
+    """Return a run with only this process."""
     return Processes(find_process(HostsConfig(cluster="one")), HostsConfig())

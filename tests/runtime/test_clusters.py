@@ -133,9 +133,9 @@ def test_kubernetes_pod_name_gives_the_coordinator() -> None:
         "kubernetes", "bert-workers-0-0.bert.default.svc.cluster.local:8476", 4, 3
     )
     assert find_process(replace(four, coordinator="c:1"), POD).coordinator == "c:1"
-    with pytest.raises(ValueError, match="does not give a pod the number of pods"):
+    with pytest.raises(ValueError, match="does not tell a pod the number of pods"):
         find_process(HostsConfig(), named)
-    with pytest.raises(ValueError, match="does not contain it"):
+    with pytest.raises(ValueError, match="cannot be derived from the pod's name"):
         find_process(four, POD | {"BERTJAX_POD_NAME": "somewhere"})
 
 
