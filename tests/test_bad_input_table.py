@@ -212,10 +212,10 @@ ROWS: list[tuple[list[str], list[str]]] = [
     # runs
     (["evaluate", "nowhere"], ["nowhere: no checkpoint there", "there is no such folder", "give a run's directory"]),
     (["evaluate", "rnu"], ["rnu: no checkpoint there", "did you mean ", "/run?"]),
-    (["evaluate", "corpus.txt"], ["corpus.txt", "it is a file"]),
+    (["evaluate", "corpus.txt"], ["corpus.txt", "this is a file"]),
     (["evaluate", "exported"], ["exported: no checkpoint there", "give a run's directory"]),
     (["evaluate", "run/seed-0"], ["run/seed-0", "there is no such folder; did you mean ", "/run?"]),
-    (["evaluate", "seeds"], ["seeds: no checkpoint there; its runs are in folders of their own, as ", "seeds/seed-0"]),
+    (["evaluate", "seeds"], ["seeds: no checkpoint there; its runs are in folders below it, such as ", "seeds/seed-0"]),
     (["evaluate", "run", "--fast"], ["evaluate does not take --fast"]),
     (["fill-mask", "run", "no mask"], ["'no mask' has no [MASK]; write [MASK] in place of a word"]),
     (["fill-mask", "run", "a [MASK]", "--top", "0"], ["top=0: give 1 to"]),

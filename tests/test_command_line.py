@@ -258,7 +258,7 @@ def test_run_prints_each_stretch_of_work_in_order(run: tuple[Path, Path, list[st
 
 
 REFUSED = {
-    "another run": (["--model.hidden-act", "gelu_tanh"], r"checkpoint is of another run:.*\n  model\.hidden_act"),
+    "another run": (["--model.hidden-act", "gelu_tanh"], r"checkpoint belongs to another run:.*\n  model\.hidden_act"),
     "no such file": (["--data.sources", "text:/nowhere/*.txt"], r"source text:/nowhere/\*\.txt: the glob matches"),
     "no such vocabulary": (["--data.vocab", "none.txt"], r"vocabulary none\.txt: no such file"),
     "unknown objective": (["--training.objectives", "mlm", "nsq"], r"nsq"),

@@ -153,7 +153,7 @@ def test_files_of_another_store_and_checkpoint_are_named(made: dict[str, Path], 
     state = run / "checkpoints" / "0" / "state"
     shutil.rmtree(state)
     shutil.copytree(tmp_path / "other" / "checkpoints" / "0" / "state", state)
-    assert any("came back other than saved" in one for one in findings(run))
+    assert any("digest mismatch in" in one for one in findings(run))
     (run / "checkpoints" / "0").rename(run / "checkpoints" / "7")
     assert any("holds step 0; it was renamed or copied there" in one for one in findings(run))
 
@@ -165,7 +165,7 @@ def test_a_whole_checkpoint_of_another_run_is_named(made: dict[str, Path], tmp_p
     shutil.rmtree(run / "checkpoints" / "0")
     shutil.copytree(tmp_path / "other" / "checkpoints" / "0", run / "checkpoints" / "0")
     (found,) = findings(run)
-    assert "checkpoints/0: not of the run that config.json describes" in found and "training.seed" in found
+    assert "checkpoints/0: does not belong to the run described by config.json" in found and "training.seed" in found
 
 
 def test_exit_codes_and_coreutils(made: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
         from bertjax.runtime.processes import Stopped
 
         try:
-            result = pretrain(config, given=user_keys, announce=settings_text, ends_process=True)
+            result = pretrain(config, user_keys=user_keys, announce=settings_text, ends_process=True)
         except Stopped as stopped:
             print_now(f"\n{stopped}")
             return stopped.exit_code

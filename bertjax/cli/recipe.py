@@ -98,7 +98,7 @@ def scale_to_steps(config: Config, recipe: Config, user_keys: Collection[str]) -
     if steps != recipe.training.steps:
         unchanged = replace(config, training=replace(config.training, steps=recipe.training.steps))
         config = rescale(unchanged, steps, user_keys)
-    # A run with a time budget keeps its number of steps too; see `as_begun`.
+    # A run with a time budget keeps its number of steps too; see `keep_decided_length`.
     begun = None if config.training.budget else _saved_config(config)
     return config if begun is None else with_lengths(config, begun, user_keys)
 

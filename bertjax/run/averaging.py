@@ -1,4 +1,7 @@
-"""Averages of a run's parameters, as a run that other verbs read (Izmailov et al. 2018; ModernBERT)."""
+"""Average a run's parameters and write the result as a run, which other verbs can read.
+
+Stochastic weight averaging: Izmailov et al. 2018 (https://arxiv.org/abs/1803.05407); ModernBERT uses it too.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ from bertjax.run.run_directory import TrainedModel, describe_run, load_run, own_
 from bertjax.storage.remote import AnyPath, to_path
 from bertjax.training.optimizer import moving_average
 
-AVERAGED = "averaged"  # the key of a checkpoint's metadata: the step and the digest of each source
-_MOVING = "opt_state/average/"  # names of the arrays of a moving average begin so
+AVERAGED = "averaged"  # key of the metadata with the step and the digest of each source
+_MOVING = "opt_state/average/"  # prefix of the names of the arrays of a moving average
 _COUNT = "opt_state/count"
 
 
@@ -28,17 +31,18 @@ class Average:
     """The result of `average`."""
 
     directory: AnyPath
-    steps: tuple[int, ...]  # of the checkpoints that it is the mean of
+    steps: tuple[int, ...]  # of the averaged checkpoints
 
 
 def average(run: str | AnyPath, last: int, output: str | AnyPath = "") -> Average:
-    """Write the mean of the parameters of the `last` newest checkpoints of a run; `output` is RUN-average unless given.
+    """Write the mean parameters of the `last` newest checkpoints of a run to `output` (default: RUN-average).
 
-    Means are taken in float64 and written as float32, without moments, at the step of the newest. Raises ValueError
-    if there are fewer, or their rope_theta or causal differs, or if the output is not empty, and DamagedCheckpoint.
+    The mean is computed in float64 and written as float32, without moments, at the step of the newest checkpoint.
+    Raises ValueError if there are fewer checkpoints, if their rope_theta or causal differs, or if the output is not
+    empty, and DamagedCheckpoint.
     """
-    run, output = _places(run, output)
-    steps = _newest(run, last)
+    run, output = _resolve_paths(run, output)
+    steps = _newest_steps(run, last)
     sources = [run / DIRECTORY / str(step) for step in steps]
     records = [{"step": step, "digest": _params_digest(path)} for step, path in zip(steps, sources, strict=True)]
     model = load_run(sources[0])
@@ -49,25 +53,24 @@ def average(run: str | AnyPath, last: int, output: str | AnyPath = "") -> Averag
         now = model.config.model
         for key in (key for key in ("rope_theta", "causal") if getattr(now, key) != getattr(first, key)):
             raise ValueError(
-                f"--last {last}: checkpoints {steps[0]} and {model.step} of {run} are of stages with {key}="
-                f"{getattr(first, key)} and {getattr(now, key)}, which are different functions of the weights; average "
-                "fewer"
+                f"--last {last}: checkpoints {steps[0]} and {model.step} of {run} were trained with {key}="
+                f"{getattr(first, key)} and {getattr(now, key)}, so they are different functions; lower --last"
             )
         for mean, x in zip(jax.tree.leaves(total), jax.tree.leaves(jax.device_get(model.params)), strict=True):
-            mean += x  # in place, so that one copy in float64 exists
+            mean += x  # in place, to keep a single copy in float64
     params = jax.device_put(jax.tree.map(lambda x: (x / last).astype(np.float32), total), jax.local_devices()[0])
     _write(output, sources[-1], replace(model, params=params), records)
     return Average(output, tuple(steps))
 
 
 def write_moving_average(run: str | AnyPath, output: str | AnyPath = "") -> Average:
-    """Write the exponential moving average that a run keeps (`optimizer.average_decay`), at its newest checkpoint.
+    """Write the exponential moving average (`optimizer.average_decay`) in the newest checkpoint of a run.
 
-    Raises ValueError if the run keeps none, or if the output is not empty, and DamagedCheckpoint.
+    Raises ValueError if the run has no moving average or if the output is not empty, and DamagedCheckpoint.
     """
-    run, output = _places(run, output)
+    run, output = _resolve_paths(run, output)
     steps = saved_steps(run)
-    # Not the best checkpoint of a run that stopped early, which is without the average.
+    # The best checkpoint of a run that stopped early has only the weights, not the average.
     model = load_run(run / DIRECTORY / str(steps[-1]) if steps else run)
     decay = model.config.optimizer.average_decay
     if not decay:
@@ -85,19 +88,19 @@ def write_moving_average(run: str | AnyPath, output: str | AnyPath = "") -> Aver
     return Average(output, (model.step,))
 
 
-def _places(run: str | AnyPath, output: str | AnyPath) -> tuple[AnyPath, AnyPath]:
-    """(the run, where its average is written). Raises ValueError if there is something."""
+def _resolve_paths(run: str | AnyPath, output: str | AnyPath) -> tuple[AnyPath, AnyPath]:
+    """Return the paths of the run and of the output. Raises ValueError if the output is not empty."""
     run = to_path(str(run))
     output = to_path(str(output or f"{str(run).rstrip('/')}-average"))
     if output.exists() and any(output.iterdir()):
-        raise ValueError(f"average to {output}: it is not empty; choose another (--output), or move it away")
+        raise ValueError(f"output folder {output} is not empty; choose another (--output), or move it away")
     return run, output
 
 
-def _newest(run: AnyPath, last: int) -> list[int]:
-    """The steps to average, ascending."""
+def _newest_steps(run: AnyPath, last: int) -> list[int]:
+    """The steps to average, ascending. Raises ValueError if there are fewer than `last`."""
     if last < 2:
-        raise ValueError(f"--last {last}: a mean takes 2 checkpoints or more")
+        raise ValueError(f"--last {last}: an average needs 2 or more checkpoints")
     steps = saved_steps(run)
     if len(steps) < last:
         listing = ", ".join(map(str, steps)) or "none"
@@ -109,17 +112,17 @@ def _newest(run: AnyPath, last: int) -> list[int]:
 
 
 def _params_digest(checkpoint: AnyPath) -> str:
-    """SHA-256 of the digests of a checkpoint's parameters, which `load_run` verifies."""
+    """SHA-256 of the digests of a checkpoint's parameters; `load_run` verifies the parameters against them."""
     arrays = read_metadata(checkpoint)["arrays"]
     digests = {name: entry["digest"] for name, entry in arrays.items() if name.startswith("params/")}
     return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
 
 
 def _write(output: AnyPath, newest: AnyPath, model: TrainedModel, sources: Sequence[dict[str, Any]]) -> None:
-    """Write a run whose only checkpoint has the metadata of the newest source, without its moments."""
+    """Write a run with one checkpoint: the model's parameters, with the metadata of the newest source."""
     metadata = read_metadata(newest)
     config = from_dict(metadata["config"])
-    # Without the modules that only training needs, which `load_run` leaves out.
+    # `load_run` has left out the modules that only training needs.
     network = replace(config.model, head=model.config.model.head)
     config = replace(config, name=f"{config.name}-average", run_dir=str(output), model=network)
     step = metadata["step"]

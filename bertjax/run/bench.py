@@ -1,4 +1,4 @@
-"""The training speed of a recipe on this machine: the steps and batches of a run, measured for a short time."""
+"""Benchmark a recipe on this machine: time a run's own steps and batches for a short while."""
 
 from __future__ import annotations
 
@@ -31,32 +31,32 @@ from bertjax.training.step import TrainStep
 from bertjax.training.step_programs import StepPrograms, data_bytes
 from bertjax.training.teacher import assumed_teacher, flops_of_stage
 
-MakeRows = Callable[[Stage], RunBatches]  # the rows of a stage
-_WARM_UP = 2  # steps that are not counted
+MakeRows = Callable[[Stage], RunBatches]
+_WARM_UP = 2  # steps to discard
 _LEAST_STEPS = 5
-_LIMITS = 0.05  # share of time waiting for input above which the input is the bottleneck
+_BOTTLENECK = 0.05  # share of time waiting for input above which the input is the bottleneck
 _LIKELY_MFU = 0.4  # for a first estimate of the time of a step
 
 
 @dataclass(frozen=True)
 class Machine:
-    """The devices that were measured."""
+    """The devices of the benchmark."""
 
     device_kind: str
     platform: str
     devices: int
     measured: Peak  # of one device
     data_sheet_flops: float | None  # FLOP/s of one device, bf16 dense
-    bfloat16: Peak | None  # of a CPU, if the recipe computes in float32
+    bfloat16: Peak | None  # only on a CPU, if the recipe computes in float32
 
 
 @dataclass(frozen=True)
 class Steps:
-    """Measured steps, with the input of a run."""
+    """Timings of consecutive steps that read the input of a run."""
 
     seconds: tuple[float, ...]  # of each step
-    slots: int  # token slots of a step, padding included
-    tokens: float  # tokens of a step without padding, mean
+    slots: int  # tokens of a step, padding included
+    tokens: float  # mean tokens of a step, without padding
     waiting: float  # share of the time spent waiting for input
 
     @property
@@ -78,7 +78,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Input:
-    """The speed of making batches while no step runs."""
+    """The speed of the data pipeline while no step runs."""
 
     engine: str
     threads: int
@@ -91,57 +91,57 @@ class Program:
     """The compiled step."""
 
     compile_seconds: float
-    compiled_bytes: int  # of one device, by the compiler: arguments, results and temporaries
-    peak_bytes: int | None  # of one device since the process began, if the device reports it
+    compiled_bytes: int  # on one device, according to the compiler: arguments, results and temporaries
+    peak_bytes: int | None  # on one device since the process began, if the device reports it
 
 
 @dataclass(frozen=True)
 class StageFigures:
-    """The figures of a stage. `measured` is the stage itself, or the stage with smaller steps."""
+    """The figures of a stage. `measured` is the stage itself, or a copy with smaller steps."""
 
     stage: Stage
     measured: Stage
     steps: Steps
     input: Input
     program: Program
-    mfu_of_measured: float  # of the matmul rate measured on this machine
-    mfu_of_data_sheet: float | None
+    mfu_of_measured: float  # relative to the matmul rate measured on this machine
+    mfu_of_data_sheet: float | None  # relative to the data sheet
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens without padding, of all devices together."""
+        """Tokens per second on all devices together, without padding."""
         return self.steps.tokens / self.steps.mean
 
     @property
     def slots_per_second(self) -> float:
-        """Token slots, padding included, of all devices together."""
+        """Tokens per second on all devices together, padding included."""
         return self.steps.slots / self.steps.mean
 
     @property
     def least_seconds(self) -> float:
-        """Seconds of a step if its matmuls alone took time, padding's included, at the rate measured here."""
+        """Seconds that the matmuls of a step, padding included, take at the rate measured here."""
         return self.mfu_of_measured * self.steps.mean * self.steps.slots / self.steps.tokens
 
     @property
     def input_limits(self) -> bool:
         """Whether the input is the bottleneck of a run."""
-        return self.steps.waiting > _LIMITS
+        return self.steps.waiting > _BOTTLENECK
 
     @property
     def stage_seconds(self) -> float:
-        """Seconds of the whole stage at this rate, without evaluations and saves."""
+        """Estimated seconds of the whole stage, without evaluations and saves."""
         return (self.stage.stop - self.stage.start) * slots(self.stage) / self.slots_per_second
 
 
 def slots(stage: Stage) -> int:
-    """Token slots of a step of a stage, padding included."""
+    """Tokens of a step, padding included."""
     return stage.training.global_batch_size * stage.data.sequence_length
 
 
 def bench(config: Config, make_rows: MakeRows, seconds: float) -> tuple[Machine, list[StageFigures]]:
-    """Measure every stage of a recipe, each for about `seconds`.
+    """Measure every stage of a recipe, each for about `seconds`; `make_rows` returns the batches of a stage.
 
-    The config's model must have the vocabulary of the rows. Raises ValueError as `training_mesh` does, and OutOfMemory.
+    The config's model must have the vocabulary of the rows. Raises ValueError like `training_mesh`, and OutOfMemory.
     """
     mesh = training_mesh(config)
     device = mesh.devices.flat[0]
@@ -179,12 +179,12 @@ def _bench_stage(
     measured = shortened(stage, batch_shards(mesh), affordable)
     batches = make_rows(measured)
     with settings_named(f"measuring stage {stage.number}", config, mesh, measured):
-        step, state, program = _compiled(config, programs, measured)
+        step, state, program = _compile_step(config, programs, measured)
         with _feed(batches, mesh, measured) as feed:
             input_alone = _time_input(feed, measured, seconds / 4)
         with _feed(batches, mesh, measured) as feed:
             steps = _time_steps(step, state, feed, mesh, measured, seconds)
-    done = steps.tokens / steps.mean * flops
+    rate = steps.tokens / steps.mean * flops
     nominal_peak = machine.data_sheet_flops
     return StageFigures(
         stage,
@@ -192,13 +192,13 @@ def _bench_stage(
         steps,
         input_alone,
         replace(program, peak_bytes=(mesh.devices.flat[0].memory_stats() or {}).get("peak_bytes_in_use")),
-        mfu(done, peak),
-        mfu(done, nominal_peak * machine.devices) if nominal_peak else None,
+        mfu(rate, peak),
+        mfu(rate, nominal_peak * machine.devices) if nominal_peak else None,
     )
 
 
 def shortened(stage: Stage, shards: int, tokens: float) -> Stage:
-    """The stage with at most `tokens` per step: fewer microbatches of the same size, or a single smaller one."""
+    """Return the stage with at most `tokens` per step: fewer microbatches of the same size, or a smaller one."""
     if slots(stage) <= tokens:
         return stage
     rows = max(int(tokens / stage.data.sequence_length), 1)
@@ -209,18 +209,18 @@ def shortened(stage: Stage, shards: int, tokens: float) -> Stage:
     return replace(stage, training=replace(stage.training, global_batch_size=count * at_a_time, grad_accum_steps=count))
 
 
-def _compiled(config: Config, programs: StepPrograms, stage: Stage) -> tuple[TrainStep, TrainState, Program]:
+def _compile_step(config: Config, programs: StepPrograms, stage: Stage) -> tuple[TrainStep, TrainState, Program]:
     blueprint = programs.blueprint(config.execution)
     state = init_state(blueprint, config.model, make_optimizer(config.optimizer), config.training.seed)
     start = time.perf_counter()
     compiled: Any = programs.trace(config.execution, stage).lower().compile()
     seconds = time.perf_counter() - start
-    step = replace(programs.step(config.execution, stage), program=compiled, frozen=_drawn(blueprint))
+    step = replace(programs.step(config.execution, stage), program=compiled, frozen=_draw_frozen(blueprint))
     return step, state, Program(seconds, data_bytes(compiled.memory_analysis()), None)
 
 
-def _drawn(blueprint: Blueprint) -> Frozen:
-    """Fresh weights for the frozen networks: a step takes as long with them as with trained ones."""
+def _draw_frozen(blueprint: Blueprint) -> Frozen:
+    """Draw random weights for frozen networks; a step takes as long with them as with trained weights."""
 
     def draw(network: FrozenNetwork) -> Params:
         shardings = jax.tree.map(lambda leaf: leaf.sharding, network.params)
@@ -237,7 +237,7 @@ def _feed(batches: RunBatches, mesh: Mesh, stage: Stage) -> Feed:
 
 
 def _time_input(feed: Feed, stage: Stage, seconds: float) -> Input:
-    """Take batches for `seconds`, after those that the feed had made ahead."""
+    """Time batches for `seconds`, after discarding those that the feed has made ahead."""
     for _ in itertools.islice(feed, AHEAD + stage.data.threads):
         pass
     start, count = time.perf_counter(), 0
@@ -249,7 +249,7 @@ def _time_input(feed: Feed, stage: Stage, seconds: float) -> Input:
 
 
 def _time_steps(step: TrainStep, state: TrainState, feed: Feed, mesh: Mesh, stage: Stage, seconds: float) -> Steps:
-    """Step as the training loop does, the host one step ahead of the device; a step is timed from end to end."""
+    """Step like the training loop, with the host one step ahead of the device; time from end to end of each step."""
     in_flight: deque[jax.Array] = deque()
     ends, tokens, waited = [], [], 0.0
 
@@ -273,6 +273,6 @@ def _time_steps(step: TrainStep, state: TrainState, feed: Feed, mesh: Mesh, stag
     while len(ends) - _WARM_UP < _LEAST_STEPS or ends[-1] - ends[_WARM_UP - 1] < seconds:
         take()
         end()
-    counted = np.diff(ends[_WARM_UP - 1 :])
+    step_seconds = np.diff(ends[_WARM_UP - 1 :])
     share = waited / (ends[-1] - ends[_WARM_UP - 1])
-    return Steps(tuple(counted.tolist()), slots(stage), float(np.mean(tokens[_WARM_UP:])), share)
+    return Steps(tuple(step_seconds.tolist()), slots(stage), float(np.mean(tokens[_WARM_UP:])), share)

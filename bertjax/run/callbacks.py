@@ -1,4 +1,4 @@
-"""The protocol of hooks: what a run calls between its steps. Every feature of the loop is one, and so is a user's."""
+"""The protocol of hooks, which the loop calls between its steps; its own features and user callbacks implement it."""
 
 from __future__ import annotations
 
@@ -15,77 +15,77 @@ Figures = Mapping[str, float]  # by name in the log: train/mlm_loss, perf/tokens
 
 
 class Callback:
-    """Override what you need; every method does nothing. Called in the process and thread that trains.
+    """Base class whose methods do nothing; override the ones you need. They are called in the training thread.
 
-    `self.run` is the run: its `config`, `stage`, `step`, `state` (weights and moments, on the devices) and the last
-    step's `metrics` (arrays on the devices: reading one makes the host wait). `run.stop()` ends training after the
-    step; `run.add_figures({...})` adds to the next line of the log.
+    `self.run` has the `config`, `stage`, `step`, `state` (weights and moments, on the devices) and the last step's
+    `metrics` (arrays on the devices; reading one makes the host wait). `run.stop()` ends training after the step;
+    `run.add_figures({...})` adds to the next line of the log.
 
-    With several processes, only process 0 calls the callbacks, unless `every_process` is set; those that call
-    `run.stop()` or compute with `run.state` need it. An exception ends the run like any other error: checkpoints that
-    are written stay, and the same call resumes from the newest.
+    With several processes, only process 0 calls the callbacks, unless `every_process` is set; set it if you call
+    `run.stop()` or compute with `run.state`. An exception ends the run like any other error: finished checkpoints
+    stay, and the same call resumes from the newest.
     """
 
     run: Run
     every_process = False
 
     def on_start(self) -> None:
-        """The state exists; the first step is not compiled yet."""
+        """Called once the state exists, before the first step is compiled."""
 
     def on_stage(self) -> None:
-        """The next step is the first of `run.stage`, or the first one in it since the run resumed."""
+        """Called before the first step of `run.stage`, or before the first step in it after a resume."""
 
     def before_step(self, step: int) -> None:
-        """`step` steps were taken, and the next one is due."""
+        """Called when `step` steps have been taken and the next one is about to begin."""
 
     def after_step(self, step: int) -> None:
-        """Step number `step` was handed to the devices, which may still compute it. Be quick."""
+        """Called when step number `step` has been dispatched; the devices may still be computing it. Be quick."""
 
     def on_log(self, step: int, figures: Figures) -> None:
-        """A line of the log is due: means over the steps that finished since the last call.
+        """Called with the means over the steps that finished since the last call.
 
-        Due every `training.log_every` steps, after the first step of a stage, before an evaluation or a save, and at
-        the end of training.
+        Every `training.log_every` steps, after the first step of a stage, before an evaluation or a save, and at the
+        end of training.
         """
 
     def evaluation_figures(self, seconds: float) -> Figures:
-        """More figures of an evaluation, which took so many seconds, by name in the log."""
+        """Return figures to add to an evaluation, by name in the log; `seconds` is how long it took."""
         return {}
 
     def on_evaluation(self, step: int, figures: Figures) -> None:
-        """Every `training.eval_every` steps and at the end of a stage: the held-out figures and the baselines.
+        """Called with held-out figures and baselines every `training.eval_every` steps and at the end of a stage.
 
-        Not again where a resumed run repeats an evaluation that its log has.
+        Not called when a resumed run repeats an evaluation that is already in its log.
         """
 
     def before_save(self, step: int) -> None:
-        """The state after `step` steps is about to be saved."""
+        """Called before the state after `step` steps is saved."""
 
     def on_save(self, step: int, directory: str) -> None:
-        """The checkpoint of a step is complete. Files are written during training, so `step` is a past one."""
+        """Called when the checkpoint of `step` is complete; it is written during training, so `step` is in the past."""
 
     def after_training(self) -> None:
-        """The last step was taken, or a signal ended the run early; final figures and files are not made yet."""
+        """Called after the last step or a stop signal, before the final figures and files are written."""
 
     def on_finish(self, outcome: Outcome) -> None:
-        """Everything is saved (`outcome.exit_code` is not 0 after a signal)."""
+        """Called once everything is saved (`outcome.exit_code` is not 0 after a signal)."""
 
     def gradient_metrics(self, gradient: Params) -> dict[str, jax.Array]:
-        """Scalars of the gradient, unclipped and over the global batch, logged as `gradient/NAME`.
+        """Return scalars of the unclipped gradient over the global batch; they are logged as `gradient/NAME`.
 
-        Computed inside the jitted step, in every process. Only callbacks that are given to `bertjax.pretrain` or
-        `bertjax.finetune` are asked, not the hooks in `bertjax/run/hooks/`: those are made after the step is built.
+        Traced into the jitted step, in every process. Only the callbacks passed to `bertjax.pretrain` or
+        `bertjax.finetune` can do this; the hooks in `bertjax/run/hooks/` are made after the step is built.
 
-        `gradient` has the same nested dicts as the parameters. The arrays in `gradient["encoder"]["layers"]` have the
-        layer as dim 0. Families whose layer 0 has different arrays (ModernBERT) keep it in
-        `gradient["encoder"]["first_layer"]`, and the stack begins with layer 1. Where layers share parameters
-        (ALBERT), dim 0 is the group. `layer_norms` handles all three.
+        `gradient` has the same nested dicts as the parameters. Dim 0 of the arrays in `gradient["encoder"]["layers"]`
+        is the layer. Families whose layer 0 has different arrays (ModernBERT) keep it in
+        `gradient["encoder"]["first_layer"]`, and the stack begins with layer 1. If layers share parameters (ALBERT),
+        dim 0 is the group. `layer_norms` handles all three.
         """
         return {}
 
 
 def layer_norms(gradient: Params) -> dict[str, jax.Array]:
-    """The norm of each layer's gradient in layer order, as `layer_0`, `layer_1`, ...: float32 scalars.
+    """Return the norm of each layer's gradient as float32 scalars `layer_0`, `layer_1`, ...
 
     Layers that share parameters have one gradient, so there is one norm per group.
     """
@@ -102,7 +102,7 @@ def layer_norms(gradient: Params) -> dict[str, jax.Array]:
 
 
 def merge_gradient_metrics(callbacks: Sequence[Callback]) -> Callable[[Params], dict[str, jax.Array]] | None:
-    """The `gradient_metrics` of callbacks that have them, as one function with the names of the log; None without."""
+    """Merge the callbacks' `gradient_metrics` into one function with log names; None if no callback has any."""
     measuring = [callback for callback in callbacks if type(callback).gradient_metrics is not Callback.gradient_metrics]
     if not measuring:
         return None

@@ -1,16 +1,16 @@
-"""Checkpoints of a run: Orbax writes them in the background, and they are verified before they are used.
+"""Checkpoints of a run: written by Orbax in the background, and verified before they are used.
 
-`<directory>/<step>/` holds `state` (the arrays, in Orbax's format) and `metadata` (JSON with its own SHA-256:
+`<directory>/<step>/` contains `state` (the arrays, in Orbax's format) and `metadata` (JSON with its own SHA-256:
 the result of `run_metadata`, and the shape, dtype and digest of every array).
 
-A process that is killed leaves behind:
-1. before a save starts, or while arrays are digested and copied to the host: the earlier checkpoints;
-2. while files are written: the same, and a temporary directory that is not a checkpoint, which the first save of the
-   next run removes. The rename that gives a directory its step as its name is the last action of a save;
-3. while an old checkpoint is deleted, after that rename: the new one, and perhaps a part of the old one. The old one is
-   never the newest, and it is refused like any damaged one;
-4. after power loss, with files that had not reached the disk: a checkpoint that is refused by name.
-Where the directory is a URL, `remote_checkpoint` describes how it is written; 1, 3 and the digests hold there too.
+What a crash leaves behind, by the moment at which it happens:
+1. Before a save starts, or while arrays are digested and copied to the host: the earlier checkpoints.
+2. While files are written: the same, and a temporary directory that does not count as a checkpoint; the first save of
+   the next process removes it. The last action of a save renames this directory to its step.
+3. While an old checkpoint is deleted, which follows that rename: the new one, and perhaps a part of the old one. The
+   old one is never the newest, and is refused like any damaged checkpoint.
+4. After power loss, when files had not reached the disk: a checkpoint that is refused by name.
+If the directory is a URL, `remote_checkpoint` describes how it is written; 1, 3 and the digests apply there too.
 A damaged checkpoint is never used, overwritten or deleted silently: `restore` stops and names it. Only with `previous`
 it restores an older one and renames the damaged one to `<step>.damaged`.
 """
@@ -49,16 +49,16 @@ from bertjax.storage.remote_run import LostClaim, StagingDir
 from bertjax.storage.terminal import first_names
 from bertjax.training.digest import digest_arrays
 
-DIRECTORY = "checkpoints"  # of a run, within its directory
-BEST = "best"  # next to it, if training stops early: the weights of the best evaluation
+DIRECTORY = "checkpoints"  # folder in the run's directory
+BEST = "best"  # folder next to it with the weights of the best evaluation, for early stopping
 _STATE, _METADATA = remote_checkpoint.STATE, remote_checkpoint.METADATA
-_PARAMS = "params"  # the part of the state that --init-from takes
-_LONGEST = 500  # characters of an error of Orbax in ours
+_PARAMS = "params"  # the part of the state that --init-from reads
+_MOST_CHARACTERS = 500  # of an Orbax error in our message
 
 
 @dataclass(frozen=True)
 class Restored:
-    """A verified checkpoint: its step, the state on the requested shardings, its metadata, and lines to print."""
+    """A verified checkpoint, with its state on the requested shardings and notices to print."""
 
     step: int
     state: Any
@@ -69,14 +69,14 @@ class Restored:
 class Checkpoints:
     """The checkpoints of one run, by step.
 
-    The `keep_last` newest are kept, and permanently those whose step is a multiple of `keep_every` (0 = none). A state
-    is any pytree of jax arrays; every process calls every method. Saving to a URL needs `staging`.
+    The `keep_last` newest are kept, and those whose step is a multiple of `keep_every` (0 = none) are kept forever. A
+    state is any pytree of jax arrays. Every process calls every method. Saving to a URL requires `staging`.
     """
 
     def __init__(
         self, directory: str | AnyPath, *, keep_last: int, keep_every: int = 0, staging: StagingDir | None = None
     ) -> None:
-        self.directory = _located(directory)
+        self.directory = _absolute(directory)
         self._keep_last, self._keep_every = keep_last, keep_every
         self._staging = staging
         self._last_save: int | None = None
@@ -90,15 +90,15 @@ class Checkpoints:
         self.close()
 
     def steps(self) -> list[int]:
-        """The steps that have a checkpoint, ascending, whether or not it verifies."""
+        """Steps with a checkpoint, ascending, whether or not it verifies."""
         return _steps(self.directory)
 
     def save(self, step: int, state: Any, metadata: Mapping[str, Any]) -> bool:
-        """Start to save the state; False if the step already has a checkpoint, which is left unchanged.
+        """Start saving the state; returns False, and changes nothing, if the step already has a checkpoint.
 
         Returns once the arrays are copied, so the caller may donate them; files are written in the background. Raises
-        ValueError for a state that is not finite and OSError for one that does not fit on the disk (nothing is written,
-        older checkpoints stay), and OSError if the previous save failed.
+        ValueError for a state that is not finite and OSError for a state that does not fit on the disk (nothing is
+        written, older checkpoints stay), and OSError if the previous save failed.
         """
         self.wait()
         if step in _agreed(self.steps()):
@@ -108,7 +108,7 @@ class Checkpoints:
         self._require_space(step, sum(array.nbytes for array in arrays.values()))
         self._last_save = step
         self._saving.enter_context(_loops_that_wait())
-        with self._failures_named():
+        with self._explain_failure():
             if isinstance(self._manager, remote_checkpoint.RemoteCheckpoints):
                 self._manager.save(step, _nested(arrays), document)
             else:
@@ -119,12 +119,12 @@ class Checkpoints:
     def restore(
         self, abstract_state: Any, metadata: Mapping[str, Any], which: Literal["newest", "previous"] = "newest"
     ) -> Restored | None:
-        """The newest checkpoint, verified, on the shardings of `abstract_state`; None if there is no checkpoint.
+        """Verify and restore the newest checkpoint onto the shardings of `abstract_state`; None without a checkpoint.
 
-        `abstract_state` has a jax.ShapeDtypeStruct for every array (without a sharding: the first device), `metadata`
+        `abstract_state` has a jax.ShapeDtypeStruct for every array (without a sharding: the first device). `metadata`
         describes the run that resumes. `previous` skips checkpoints that do not verify and renames them to
-        `<step>.damaged`; if the newest verifies it is the same as `newest`, so it may stay in a command that is run
-        again. Raises DamagedCheckpoint naming directory and array, and ValueError for a checkpoint of another run.
+        `<step>.damaged`; if the newest verifies, it acts like `newest`, so it may stay in a command that is run again.
+        Raises DamagedCheckpoint naming directory and array, and ValueError for a checkpoint of another run.
         """
         damaged: dict[int, DamagedCheckpoint] = {}
         for step in reversed(_agreed(self.steps())):
@@ -150,7 +150,7 @@ class Checkpoints:
     def wait(self) -> None:
         """Wait until the files of the last save are written. Raises OSError naming the checkpoint if that failed."""
         if self._last_save is not None:
-            with self._saving, self._failures_named():
+            with self._saving, self._explain_failure():
                 self._manager.wait_until_finished()
 
     @property
@@ -161,14 +161,14 @@ class Checkpoints:
     def close(self) -> None:
         """`wait`, and stop the background threads."""
         if self._last_save is not None:
-            with self._saving, self._failures_named():
+            with self._saving, self._explain_failure():
                 self._manager.close()
 
     @functools.cached_property
     def _manager(self) -> ocp.CheckpointManager | remote_checkpoint.RemoteCheckpoints:
-        """Made by the first save, since it changes the directory, and `restore` may still refuse the run."""
+        """Created by the first save, because it changes the directory and `restore` may still refuse the run."""
         if isinstance(self.directory, RemotePath):
-            assert self._staging is not None, "a run in object storage is written by way of a staging directory"
+            assert self._staging is not None, "saving to object storage requires a staging directory"
             return remote_checkpoint.RemoteCheckpoints(
                 self.directory, self._staging, keep_last=self._keep_last, keep_every=self._keep_every
             )
@@ -188,7 +188,7 @@ class Checkpoints:
         )
 
     def _document(self, step: int, arrays: Mapping[str, jax.Array], metadata: Mapping[str, Any]) -> dict[str, Any]:
-        """The JSON item of a checkpoint. Raises ValueError for arrays that are not finite."""
+        """Make the JSON item of a checkpoint. Raises ValueError for arrays that are not finite."""
         digests = digest_arrays(arrays)
         bad = [f"{name} ({digest.nonfinite} elements)" for name, digest in digests.items() if digest.nonfinite]
         if bad:
@@ -197,33 +197,33 @@ class Checkpoints:
                 f"Checkpoints in {self.directory}: {first_names(self.steps())}. Start again from one of them with "
                 "a lower learning rate"
             )
-        described = {
+        records = {
             name: {"shape": list(array.shape), "dtype": str(array.dtype), "digest": digests[name].hex}
             for name, array in arrays.items()
         }
-        content = {**metadata, "step": step, "arrays": described}
-        return make_document(content)
+        return make_document({**metadata, "step": step, "arrays": records})
 
     @property
     def _disk(self) -> Path:
         """The local folder that a save writes to."""
         if isinstance(self.directory, Path):
             return self.directory
-        assert self._staging is not None, "a run in object storage is written by way of a staging directory"
+        assert self._staging is not None, "saving to object storage requires a staging directory"
         return self._staging.folder
 
     def _require_space(self, step: int, needed: int) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(self._disk).free
         if needed > free:
-            disk = "the disk" if self._disk == self.directory else f"{self._disk}, where it is made,"
+            disk = "the disk" if self._disk == self.directory else f"{self._disk}, where it is staged,"
             raise OSError(
                 f"checkpoint {self.directory / str(step)} needs {needed:,} bytes and {disk} has {free:,} free; "
                 "nothing was written. Make room (see training.keep_last, keep_every) and run the same command again"
             )
 
     @contextlib.contextmanager
-    def _failures_named(self) -> Iterator[None]:
+    def _explain_failure(self) -> Iterator[None]:
+        """Raise OSError naming the checkpoint and the remaining ones if a save fails inside."""
         try:
             yield
         except LostClaim:
@@ -232,18 +232,18 @@ class Checkpoints:
             free = shutil.disk_usage(self._disk).free
             raise OSError(
                 f"checkpoint {self.directory / str(self._last_save)} was not written: {_brief(error)} ({free:,} bytes "
-                f"are free on the disk). Written before: {first_names(self.steps())}; the same command "
-                "continues from there"
+                f"are free on the disk). Written before: {first_names(self.steps())}; run the same command again to "
+                "continue from there"
             ) from error
 
-    def leave_out(self, behind: int) -> None:
-        """Rename the checkpoints of later steps to `<step>.left_out`: `restore` does not find them."""
+    def leave_out(self, after: int) -> None:
+        """Rename the checkpoints of steps > `after` to `<step>.left_out`, so that `restore` ignores them."""
         for step in _agreed(self.steps()):
-            if step > behind:
+            if step > after:
                 self._set_aside(step, "left_out")
 
     def _set_aside(self, step: int, why: str = "damaged") -> AnyPath:
-        """Rename a checkpoint, so that training can save that step again; returns its new path."""
+        """Rename a checkpoint, so that training can save this step again; returns its new path."""
         source, number = self.directory / str(step), 1
         target = source.with_name(f"{step}.{why}")
         while target.exists():
@@ -252,7 +252,7 @@ class Checkpoints:
         multihost_utils.sync_global_devices(f"checkpoint {step} has been read by every process")
         if jax.process_index() == 0:
             if isinstance(source, RemotePath):
-                assert isinstance(target, RemotePath), "the same kind of path"
+                assert isinstance(target, RemotePath)
                 remote_checkpoint.set_aside(source, target)
             else:
                 source.rename(str(target))
@@ -265,18 +265,19 @@ class Checkpoints:
             f"replace it with an intact copy, or add --restore previous to resume from an older one "
             f"({first_names(older)}); the damaged one is then renamed, not deleted"
             if older
-            else "there is no other; replace it with an intact copy, or start over in another directory (--run-dir)"
+            else "there is no other checkpoint; replace it with an intact copy, or start over in another directory "
+            "(--run-dir)"
         )
         return DamagedCheckpoint("\n".join(str(error) for error in damaged.values()) + f"\n{advice}")
 
 
 def read_metadata(path: str | AnyPath) -> dict[str, Any]:
-    """The metadata of a checkpoint, or of the newest one of a run.
+    """Read the metadata of a checkpoint, or of the newest checkpoint of a run.
 
-    They are `run_metadata`'s keys, `step`, and `arrays` (name -> shape, dtype, digest). Raises ValueError if there is
-    no checkpoint, DamagedCheckpoint if its metadata is missing or differs from what was written.
+    The keys are those of `run_metadata`, `step`, and `arrays` (name -> shape, dtype, digest). Raises ValueError if
+    there is no checkpoint, DamagedCheckpoint if its metadata is missing or was changed.
     """
-    directory = _checkpoint_directory(_located(path))
+    directory = _checkpoint_directory(_absolute(path))
     file = f"{_METADATA}/metadata"
     try:
         written = (directory / file).read_bytes()
@@ -289,14 +290,13 @@ def read_metadata(path: str | AnyPath) -> dict[str, Any]:
 
 
 def restore_params(path: str | AnyPath, abstract_params: Any) -> Any:
-    """The parameters alone, verified, from a checkpoint or the newest one of a run, on `abstract_params`' shardings.
+    """Restore and verify only the parameters of a checkpoint, or of a run's newest, on `abstract_params`' shardings.
 
-    Raises DamagedCheckpoint, and ValueError if an array is missing, left over, or of another shape or dtype.
+    Raises DamagedCheckpoint, and ValueError if an array is missing, left over, or has another shape or dtype.
     """
-    directory = _checkpoint_directory(_located(path))
+    directory = _checkpoint_directory(_absolute(path))
     saved = read_metadata(directory)
-    within = f"{_PARAMS}/"
-    saved["arrays"] = {name: was for name, was in saved["arrays"].items() if name.startswith(within)}
+    saved["arrays"] = {name: array for name, array in saved["arrays"].items() if name.startswith(f"{_PARAMS}/")}
     try:
         arrays = restore_arrays(directory, saved, named_arrays({_PARAMS: abstract_params}))
     except DamagedCheckpoint as error:
@@ -307,18 +307,18 @@ def restore_params(path: str | AnyPath, abstract_params: Any) -> Any:
 
 
 def restore_named(path: str | AnyPath, targets: Mapping[str, Any]) -> dict[str, jax.Array]:
-    """Some arrays of a checkpoint or of the newest one of a run by their names in its metadata, verified.
+    """Restore and verify some arrays of a checkpoint, or of a run's newest, by their names in its metadata.
 
-    Raises DamagedCheckpoint, and ValueError if an array is missing or of another shape or dtype.
+    Raises DamagedCheckpoint, and ValueError if an array is missing or has another shape or dtype.
     """
-    directory = _checkpoint_directory(_located(path))
+    directory = _checkpoint_directory(_absolute(path))
     saved = read_metadata(directory)
-    saved["arrays"] = {name: was for name, was in saved["arrays"].items() if name in targets}
+    saved["arrays"] = {name: array for name, array in saved["arrays"].items() if name in targets}
     return restore_arrays(directory, saved, targets)
 
 
 def _nested(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Paths as plain nested dicts, which Orbax stores, and which can be read without bertjax."""
+    """Convert paths to plain nested dicts, which Orbax can store, and which are readable without bertjax."""
     tree: dict[str, Any] = {}
     for name, leaf in arrays.items():
         *parents, last = name.split("/")
@@ -329,10 +329,10 @@ def _nested(arrays: Mapping[str, Any]) -> dict[str, Any]:
 def restore_arrays(
     directory: AnyPath, saved: Mapping[str, Any], targets: Mapping[str, Any], staging: Path | None = None
 ) -> dict[str, jax.Array]:
-    """The wanted arrays, in that order, after their shapes, dtypes and digests have been checked."""
+    """Restore the arrays in `targets`, in this order, after checking their shapes, dtypes and digests."""
     _check_shapes(directory, saved["arrays"], targets)
     together = not all(x.sharding is None or x.sharding.is_fully_addressable for x in targets.values())
-    with all_or_none(directory, together), remote_checkpoint.near(directory / _STATE, targets, staging) as state:
+    with all_or_none(directory, together), remote_checkpoint.local_state(directory / _STATE, targets, staging) as state:
         try:
             arrays = _read(state, targets)
         except (MemoryError, jax.errors.JaxRuntimeError):
@@ -346,14 +346,14 @@ def restore_arrays(
     digests = digest_arrays(arrays)
     bad = [name for name in targets if digests[name].hex != saved["arrays"][name]["digest"]]
     if bad:
-        raise DamagedCheckpoint(f"checkpoint {directory} is damaged: {first_names(bad)} came back other than saved")
+        raise DamagedCheckpoint(f"checkpoint {directory} is damaged: digest mismatch in {first_names(bad)}")
     return arrays
 
 
 def _read(state: Path, targets: Mapping[str, Any]) -> dict[str, jax.Array]:
-    """The wanted arrays as Orbax reads them. Raises whatever it raises, and ValueError for an array not found.
+    """Read arrays with Orbax. Raises its exceptions, and ValueError for a missing array.
 
-    Waits for no other process, which may fail meanwhile.
+    Does not wait for other processes, which may fail meanwhile.
     """
     first = SingleDeviceSharding(jax.local_devices()[0])
     item = _nested(
@@ -364,7 +364,7 @@ def _read(state: Path, targets: Mapping[str, Any]) -> dict[str, jax.Array]:
     )
     with _loops_that_wait(), _reader() as reader:
         arrays = named_arrays(reader.restore(state.absolute(), args=request))
-    # For an array that it does not find, Orbax returns the request.
+    # For a missing array, Orbax returns the request.
     absent = [name for name in targets if not isinstance(arrays.get(name), jax.Array)]
     if absent:
         raise ValueError(f"{first_names(absent)} not found in the files")
@@ -372,7 +372,7 @@ def _read(state: Path, targets: Mapping[str, Any]) -> dict[str, jax.Array]:
 
 
 def _reader() -> ocp.Checkpointer:
-    """The reader of this process's shards of arrays."""
+    """An Orbax reader for this process's shards, which does not wait for other processes."""
     if jax.process_count() == 1:
         return ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
     options = remote_checkpoint.alone()
@@ -382,7 +382,7 @@ def _reader() -> ocp.Checkpointer:
 
 
 def _agreed(steps: list[int]) -> list[int]:
-    """The steps that process 0 sees: another process may see an older state of a network disk, and all must agree."""
+    """The steps that process 0 sees; another process may see an older state of a network disk, but all must agree."""
     if jax.process_count() == 1:
         return steps
     count = int(multihost_utils.broadcast_one_to_all(np.int32(len(steps))))
@@ -392,7 +392,7 @@ def _agreed(steps: list[int]) -> list[int]:
 
 
 def _readable(state: Path, name: str, target: Any) -> bool:
-    """Whether one array can be read: Orbax does not always name the array at which reading all of them failed."""
+    """Whether one array can be read; Orbax does not always name the array that made a read fail."""
     try:
         _read(state, {name: target})
     except Exception:
@@ -401,29 +401,29 @@ def _readable(state: Path, name: str, target: Any) -> bool:
 
 
 def _check_shapes(directory: AnyPath, saved: Mapping[str, Any], targets: Mapping[str, Any]) -> None:
-    """Raise ValueError naming arrays that differ between checkpoint and model in shape or dtype; none is cast."""
-    has = {name: f"{was['dtype']}{was['shape']}" for name, was in saved.items()}
-    wants = {name: f"{x.dtype}{list(x.shape)}" for name, x in targets.items()}
-    unlike = [
-        f"{name} (checkpoint: {has.get(name, 'none')}, model: {wants.get(name, 'none')})"
-        for name in (has | wants)
-        if has.get(name) != wants.get(name)
+    """Raise ValueError naming arrays whose shape or dtype differs between checkpoint and model; nothing is cast."""
+    theirs = {name: f"{array['dtype']}{array['shape']}" for name, array in saved.items()}
+    ours = {name: f"{x.dtype}{list(x.shape)}" for name, x in targets.items()}
+    differing = [
+        f"{name} (checkpoint: {theirs.get(name, 'none')}, model: {ours.get(name, 'none')})"
+        for name in (theirs | ours)
+        if theirs.get(name) != ours.get(name)
     ]
-    if unlike:
+    if differing:
         raise ValueError(
-            f"checkpoint {directory} is of another model: {first_names(unlike)}; set the config back to the "
-            f"checkpoint's (its {_METADATA}/metadata has it), or train in another directory (--run-dir)"
+            f"checkpoint {directory} belongs to another model: {first_names(differing)}; restore the checkpoint's "
+            f"config (in its {_METADATA}/metadata), or train in another directory (--run-dir)"
         )
 
 
-def _located(path: str | AnyPath) -> AnyPath:
-    """The `AnyPath` of a path or URL; a path is made absolute."""
+def _absolute(path: str | AnyPath) -> AnyPath:
+    """Parse a path or URL; paths are made absolute."""
     path = to_path(str(path))
     return path.absolute() if isinstance(path, Path) else path
 
 
 def _checkpoint_directory(path: AnyPath) -> AnyPath:
-    """The directory of one checkpoint, given itself, the directory of all, or the run's (the best one, if kept)."""
+    """Find a checkpoint: `path` itself, the newest in a folder of checkpoints, or a run's (the best, if it has one)."""
     if is_checkpoint(path) and path.is_dir():
         return path
     for parent in (path / BEST, path / DIRECTORY, path):
@@ -433,36 +433,36 @@ def _checkpoint_directory(path: AnyPath) -> AnyPath:
 
 
 def _where_else(path: AnyPath) -> str:
-    """Advice for a path without a checkpoint: what is wrong, and the run that may be meant."""
+    """Advice for a path without a checkpoint: what is wrong with it, and which run may be meant."""
     usual = f"give a run's directory, or one of {path / DIRECTORY}/<step>"
     if not isinstance(path, Path):
         return usual
     if path.is_dir():
         below = sorted(folder.parent for depth in ("*", "*/*") for folder in path.glob(f"{depth}/{DIRECTORY}"))
-        return f"its runs are in folders of their own, as {below[0]}" if below else usual
+        return f"its runs are in folders below it, such as {below[0]}" if below else usual
     if _steps(path.parent / DIRECTORY):
-        return f"there is no such folder; did you mean {path.parent}?"  # one seed has no folder of its own
+        return f"there is no such folder; did you mean {path.parent}?"  # a run of a single seed has no subfolder
     parents = path.parent, path.parent / "runs"
     siblings = [folder.parent for parent in parents for folder in parent.glob(f"*/{DIRECTORY}")]
     near = difflib.get_close_matches(path.name, [run.name for run in siblings], 1)
     suggestion = next((run for run in siblings if near and run.name == near[0]), None)
-    return f"there is no such {'folder, it is a file' if path.exists() else 'folder'}; " + (
+    return f"{'this is a file' if path.exists() else 'there is no such folder'}; " + (
         f"did you mean {suggestion}?" if suggestion else usual
     )
 
 
 def is_checkpoint(path: AnyPath) -> bool:
-    """Whether a path is one checkpoint, `<run>/checkpoints/<step>`, and not a run whose name is a number."""
+    """Whether a path is a checkpoint, `<run>/checkpoints/<step>`, rather than a run whose name is a number."""
     return path.name.isdecimal() and not (path / DIRECTORY).is_dir()
 
 
 def containing_run(path: AnyPath) -> AnyPath:
-    """The directory of a run, given itself or one of its checkpoints."""
+    """The directory of the run that a path names or contains, if it is a checkpoint."""
     return path.parent.parent if is_checkpoint(path) else path
 
 
 def saved_steps(run_dir: str | AnyPath) -> list[int]:
-    """The steps that a run has checkpoints of, in order."""
+    """Steps of a run with a checkpoint, ascending."""
     return _steps(to_path(str(run_dir)) / DIRECTORY)
 
 
@@ -475,22 +475,23 @@ def _steps(directory: AnyPath) -> list[int]:
 
 
 def _brief(error: Exception) -> str:
-    """The first line of an error, without the specification that tensorstore adds; of a long one both ends.
+    """The first line of an error without tensorstore's specification; only both ends if it is long.
 
-    tensorstore repeats the path, and names the reason last.
+    tensorstore repeats the path, and puts the reason last.
     """
     text = str(error).strip() or type(error).__name__
     line = text.splitlines()[0].partition(" [tensorstore_spec")[0].partition(" [os_error_code")[0]
-    return line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
+    half = _MOST_CHARACTERS // 2
+    return line if len(line) <= _MOST_CHARACTERS else f"{line[:half]} ... {line[-half:]}"
 
 
 @contextlib.contextmanager
 def _loops_that_wait() -> Iterator[None]:
-    """While entered, a new event loop waits for all of its tasks before it closes.
+    """Inside, a new event loop waits for all of its tasks before it closes.
 
-    Orbax reads or writes all arrays of a checkpoint concurrently and closes the loop at the first error. The others go
-    on in tensorstore's threads, and each prints a traceback ("Event loop is closed") when it finds the loop closed.
-    After an error new loops go on to wait: threads that Orbax does not wait for may be about to make theirs.
+    Orbax reads or writes all arrays of a checkpoint concurrently and closes the loop at the first error. The other
+    tasks continue in tensorstore's threads, and each prints a traceback ("Event loop is closed") when it finds the loop
+    closed. After an error the policy stays, because threads that Orbax does not wait for may be about to make loops.
     """
     before = asyncio.get_event_loop_policy()
     asyncio.set_event_loop_policy(_Policy())
@@ -505,7 +506,7 @@ class _Loop(asyncio.SelectorEventLoop):
         super().close()
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Log no task whose error nobody asked for: the first error is raised, and the others are of the same disk."""
+        """Do not log tasks whose error was never retrieved: the first error is raised, and the others are like it."""
         if "was never retrieved" not in context.get("message", ""):
             super().call_exception_handler(context)
 

@@ -1,4 +1,4 @@
-"""The metadata of a checkpoint: one JSON document with its own SHA-256, what has to be in it, and damage to it."""
+"""The metadata of a checkpoint: a JSON document with its own SHA-256, its schema, and checks for damage."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from bertjax.storage.remote import AnyPath
 
 
 class DamagedCheckpoint(ValueError):
-    """A checkpoint that differs from what was saved, or that cannot be verified."""
+    """A checkpoint that was changed since it was saved, or that cannot be verified."""
 
 
 @contextlib.contextmanager
 def all_or_none(directory: AnyPath, together: bool) -> Iterator[None]:
-    """If all processes read a checkpoint `together`, raise DamagedCheckpoint in every one if one raises it inside."""
+    """With `together`, raise DamagedCheckpoint in all processes if any process raises it inside."""
     damage: DamagedCheckpoint | None = None
     try:
         yield
@@ -43,14 +43,14 @@ def all_or_none(directory: AnyPath, together: bool) -> Iterator[None]:
         )
 
 
-# `training.skips` as the config gave them, where spikes have added others.
+# Key of the user's `training.skips`, if spikes have added others.
 GIVEN_SKIPS = "given_skips"
-# Modules whose weights were random when the run began, by name, where other weights came from elsewhere.
+# Key of the names of modules that began with random weights, if other weights came from `init_from`.
 DRAWN = "drawn"
 
 
 class ArrayRecord(TypedDict):
-    """An array of the state; `digest` as `ArrayDigest.hex`."""
+    """An array of the state; `digest` is `ArrayDigest.hex`."""
 
     shape: list[Count]
     dtype: str
@@ -58,7 +58,7 @@ class ArrayRecord(TypedDict):
 
 
 class Metadata(TypedDict):
-    """All that is read of a checkpoint's metadata."""
+    """The keys of a checkpoint's metadata that are read."""
 
     step: Annotated[int, Between(0, 2**31 - 1)]
     config: dict[str, Any]
@@ -79,7 +79,7 @@ class _Document(TypedDict):
 def run_metadata(
     config: dict[str, Any], *, tokenizer_fingerprint: str, data_fingerprint: str, mesh: Mesh, teacher_digest: str = ""
 ) -> dict[str, Any]:
-    """The metadata of a run: `config.to_dict`, fingerprints (hex), versions, devices and their memory, mesh sizes."""
+    """Collect the metadata of a run: config, fingerprints (hex), versions, device kind and memory, mesh sizes."""
     return {
         "config": config,
         "tokenizer_fingerprint": tokenizer_fingerprint,
@@ -98,14 +98,14 @@ def run_metadata(
 
 
 def make_document(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Add a SHA-256 to the content of a checkpoint's metadata: `run_metadata`'s keys, `step` and `arrays`."""
+    """Add a SHA-256 to the metadata of a checkpoint: the keys of `run_metadata`, `step` and `arrays`."""
     return {"content": dict(content), "sha256": _sha256(content)}
 
 
 def parse_document(written: bytes, directory: AnyPath, file: str) -> dict[str, Any]:
-    """Parse and verify the metadata of a checkpoint, and complete its config; `file` is in `directory`.
+    """Parse and verify the metadata of a checkpoint, and fill its config with defaults; `file` is in `directory`.
 
-    Raises DamagedCheckpoint if it was changed or has another step, and ValueError for a config with unknown keys.
+    Raises DamagedCheckpoint if it was changed or is for another step, and ValueError for a config with unknown keys.
     """
     damage = f"checkpoint {directory} is damaged: {file}"
     try:
@@ -131,13 +131,15 @@ def parse_document(written: bytes, directory: AnyPath, file: str) -> dict[str, A
 
 
 def version_notices(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
-    """Lines to print if the libraries that wrote a checkpoint are unknown or differ from those here."""
-    wrote, here = saved.get("versions", {}), current.get("versions", {})
-    bits = "the steps from here on may differ in their last bits from those of a run that was never stopped"
-    if lacks := [name for name in here if name not in wrote]:
-        return [f"versions: the checkpoint does not record its {', '.join(lacks)}; {bits}"]
-    changed = [f"{name} {wrote[name]}, and here is {here[name]}" for name in here if wrote[name] != here[name]]
-    return [f"versions: the checkpoint was written with {'; with '.join(changed)}; {bits}"] if changed else []
+    """Return a notice if the libraries that wrote a checkpoint are unknown or differ from the installed ones."""
+    saved_versions, here = saved.get("versions", {}), current.get("versions", {})
+    bits = "from here on, steps may differ in their last bits from an uninterrupted run"
+    if missing := [name for name in here if name not in saved_versions]:
+        return [f"versions: the checkpoint does not record its {', '.join(missing)}; {bits}"]
+    changed = [
+        f"{name} {saved_versions[name]} (here: {here[name]})" for name in here if saved_versions[name] != here[name]
+    ]
+    return [f"versions: the checkpoint was written with {', '.join(changed)}; {bits}"] if changed else []
 
 
 def _sha256(content: Any) -> str:

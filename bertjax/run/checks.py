@@ -1,4 +1,4 @@
-"""Check a run before its text is prepared: objectives against networks, and the config against the machine."""
+"""Check a config before its text is prepared: objectives against networks, and settings against the machine."""
 
 from __future__ import annotations
 
@@ -19,10 +19,7 @@ from bertjax.training.teacher import check_teacher
 
 
 def preflight(config: Config) -> Config:
-    """Refuse an invalid config before text is prepared, which may take hours.
-
-    Raises ValueError.
-    """
+    """Raise ValueError for an invalid config before text is prepared, which may take hours; returns the config."""
     require_loggers(config.log)
     stages = make_stages(config)
     steps_to_profile(config.profile, stages[-1].stop)
@@ -36,18 +33,18 @@ def preflight(config: Config) -> Config:
     check_teacher(config)
     if check_head(config.model).of_task:
         raise ValueError(
-            f"model.head={config.model.head!r}: it is the head of a task; use {PretrainingNetwork.name!r} to pretrain"
+            f"model.head={config.model.head!r} is a task's head; use {PretrainingNetwork.name!r} to pretrain"
         )
     check_machine(config)
     return config
 
 
 def check_machine(config: Config) -> None:
-    """Refuse a config that the devices here cannot run. Raises ValueError.
+    """Raise ValueError for a config that cannot run on the devices here.
 
-    1. The mesh has as many devices as there are, and divides the batches and the weights.
-    2. The attention backend exists on them.
-    3. Bits are compared only where they are the same in every run.
+    1. The mesh uses all devices, and divides the batches and the weights.
+    2. The attention backend is available on them.
+    3. Checks that compare bits require deterministic computation.
     """
     mesh, stages = training_mesh(config), make_stages(config)
     check_stages_divisible(config, mesh, stages)
@@ -56,19 +53,19 @@ def check_machine(config: Config) -> None:
 
 
 def check_redundancy(config: Config, mesh: Mesh) -> None:
-    """Refuse to compare bits where they need not be the same in every run. Raises ValueError."""
+    """Raise ValueError for checks that compare bits on devices where computation is not deterministic."""
     training, platform = config.training, mesh.devices.flat[0].platform
     keys = {"verify_every": training.verify_every, "digest_every": training.digest_every}
     for key, value in keys.items():
         if value and platform == "gpu" and not config.deterministic:
             raise ValueError(
-                f"training.{key}={value} on a GPU with deterministic=False: two computations need not have the same "
-                "bits there; add --deterministic, or leave it 0"
+                f"training.{key}={value} on a GPU with deterministic=False: it compares bits, which may differ between "
+                "two computations there; add --deterministic, or set it to 0"
             )
 
 
 def _check_heads(config: Config, stage: Stage) -> None:
-    """Refuse unknown objectives, and those whose head the family's networks lack."""
+    """Raise ValueError for unknown objectives, and for objectives whose head the family's networks lack."""
     heads, family = pretraining_heads(config.model), get_family(config.model.family)
     for objective in stage_objectives(config, stage):
         if lacking := [head for head in objective.heads if head not in heads]:
@@ -84,7 +81,7 @@ def _setting(stage: Stage) -> str:
 
 
 def _check_weights(stage: Stage) -> None:
-    """Refuse an objective whose predictions no rows of a stage contain."""
+    """Raise ValueError for an objective whose predictions are not in the rows of the stage."""
     keys = batch_keys(stage.data, stage.training.objectives)
     for objective in objectives.choose(stage.training.objectives):
         if objective.weight_key not in keys:
@@ -95,7 +92,7 @@ def _check_weights(stage: Stage) -> None:
 
 
 def _check_pairs(stage: Stage) -> None:
-    """Refuse an objective of sentence pairs where rows or model have no pairs."""
+    """Raise ValueError for an objective on sentence pairs if the rows or the model have no pairs."""
     pair_targets = targets.choose(stage.training.objectives).items()
     names = [name for name, target in pair_targets if target.pairing and target.pairing.has_labels]
     if names and stage.data.rows != "pairs":
@@ -105,8 +102,8 @@ def _check_pairs(stage: Stage) -> None:
         )
     if names and stage.model.causal:
         raise ValueError(
-            f"{_setting(stage)} with model.causal=True: [CLS] attends to itself alone, and cannot predict the relation "
-            f"of A and B; leave {names[0]} out"
+            f"{_setting(stage)} with model.causal=True: [CLS] attends only to itself, so it cannot predict how A and B "
+            f"are related; leave {names[0]} out"
         )
     if names and stage.model.type_vocab_size == 1:
         raise ValueError(
@@ -116,7 +113,7 @@ def _check_pairs(stage: Stage) -> None:
 
 
 def choose_stage_attention(config: Config, mesh: Mesh, stages: tuple[Stage, ...]) -> list[AttentionChoice]:
-    """The attention backend of each stage. Raises ValueError as `choose_attention` does."""
+    """Choose the attention backend of each stage. Raises ValueError like `choose_attention`."""
     device = mesh.devices.flat[0]
     return [
         choose_attention(

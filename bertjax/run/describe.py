@@ -1,4 +1,4 @@
-"""Describe a run before its first step: devices, sizes, sources, stages."""
+"""Describe a run before its first step: devices, model, data, schedule and cost."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from bertjax.runtime.compilation import DETERMINISTIC
 from bertjax.storage.progress import duration
 from bertjax.storage.terminal import bad, bold, three_digits
 
-_LABEL = 10  # characters of a label of the block
-_MOST_EPOCHS = 100  # without a warning; BERT was trained for 40
+_LABEL_WIDTH = 10  # characters
+_MOST_EPOCHS = 100  # more get a warning; BERT was trained for 40
 
 
 def describe(job: Job, data: Sequence[str]) -> str:
-    """Describe the device, model, data, schedule and cost of a run, as a block of the log; `data` are lines."""
+    """Return a block of labelled lines for the log; `data` holds the lines about the data."""
     config, mesh = job.config, job.mesh
     parameters = sum(leaf.size for leaf in jax.tree.leaves(job.blueprint.state.params))
     padding = (padded_vocab_size(config.model) - config.model.vocab_size) * (embedding_width(config.model) + 1)
@@ -40,7 +40,7 @@ def describe(job: Job, data: Sequence[str]) -> str:
         "Cost": [_describe_cost(job)],
     }
     lines = [
-        f"{'' if number else bold(name):{_LABEL + (0 if number else len(bold(name)) - len(name))}}{line}"
+        f"{'' if number else bold(name):{_LABEL_WIDTH + (0 if number else len(bold(name)) - len(name))}}{line}"
         for name, section in block.items()
         for number, line in enumerate(section)
     ]
@@ -50,14 +50,14 @@ def describe(job: Job, data: Sequence[str]) -> str:
 
 
 def _describe_cost(job: Job) -> str:
-    """The FLOPs of all steps, and the least time that they take."""
+    """The FLOPs of all steps, and a lower bound on their time."""
     flops = sum((stage.stop - stage.start) * stage.flops_per_step for stage in job.stages)
     peak = job.peak.flops * job.mesh.devices.size
     return f"{flops:.2g} FLOP" + (f", at least {duration(flops / peak)} at the peak" if peak else "")
 
 
 def epochs_warning(job: Job) -> str:
-    """A line about a run that reads its text too often, and what to change; empty for other runs."""
+    """Return a warning with advice for a run that repeats its text too often; empty for other runs."""
     epochs = [_epochs(stage) for stage in job.stages]
     if sum(epochs) <= _MOST_EPOCHS:
         return ""
@@ -70,7 +70,7 @@ def _epochs(stage: RunStage) -> float:
 
 
 def describe_process(job: Job) -> str:
-    """The devices and rows of this process, one of several, as a line for the log."""
+    """The devices and rows of this process, as a line for the log."""
     mesh, training = job.mesh, job.stages[0].training
     rows = local_rows(mesh, training.global_batch_size)
     stretches = np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1)
@@ -82,7 +82,7 @@ def describe_process(job: Job) -> str:
 
 
 def _describe_sources(sources: tuple[str, ...], shares: np.ndarray | None) -> list[str]:
-    """The names of several sources in the log."""
+    """A line for each source with its name in the log; none for a single source."""
     if len(sources) < 2:
         return []
     percentages = [""] * len(sources) if shares is None else [f", {share:.2%} of the tokens" for share in shares]
@@ -90,17 +90,17 @@ def _describe_sources(sources: tuple[str, ...], shares: np.ndarray | None) -> li
 
 
 def _describe_attention(choices: list[AttentionChoice]) -> str:
-    """The attention back end and the reason for it, once if the stages agree."""
+    """The attention backend of each stage with its reason, repeated only if it changes."""
     return "attention: " + ", then ".join(dict.fromkeys(map(str, choices)))
 
 
 def _describe_deterministic(config: Config, mesh: Mesh) -> list[str]:
-    """A line on how `deterministic` is achieved, if it is set."""
+    """A line on how `deterministic` is achieved; none if it is not set."""
     if not config.deterministic:
         return []
     platform = mesh.devices.flat[0].platform
     names = [flag.name for flag in DETERMINISTIC.get(platform, ())]
-    how = f"by {', '.join(names)}" if names else f"as every program on a {platform} is; no option is needed"
+    how = f"by {', '.join(names)}" if names else f"every program on a {platform} is; no option is needed"
     return [f"deterministic: {how}"]
 
 

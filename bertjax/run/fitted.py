@@ -1,4 +1,4 @@
-"""A resumed run keeps what was decided to fit the devices when it began: microbatches, recomputation, gathering."""
+"""Keep the microbatches, recomputation and gathering that were chosen to fit the devices when a run began."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from bertjax.storage.remote import to_path
 from bertjax.training.memory_fit import AUTO, REMAT, is_undecided, with_microbatches
 from bertjax.training.stages import make_stages, training_mesh
 
-_AS_MUCH = 0.95  # share of the memory then: machines of a kind differ by a little
+_MEMORY_TOLERANCE = 0.95  # share of the earlier memory that counts as the same; machines of one kind differ a little
 
 
-def as_fitted(config: Config, processes: Processes) -> Config:
-    """The config with what `training.grad_accum_steps=auto` became when the run in its directory began.
+def keep_memory_fit(config: Config, processes: Processes) -> Config:
+    """Replace `training.grad_accum_steps=auto` by the values that were chosen when the run in its directory began.
 
-    Unchanged for a new run, and if the mesh or the kind of device is another, or a device of one of the processes has
-    less memory: then it is decided again. A damaged checkpoint is ignored: restoring it reports what is wrong.
+    Returns the config unchanged for a new run. Also if the mesh or the kind of device changed, or if a device of any
+    process has less memory than before; the values are then chosen again. A damaged checkpoint is ignored here;
+    restoring it reports what is wrong.
     """
     if not is_undecided(config):
         return config
@@ -33,24 +34,24 @@ def as_fitted(config: Config, processes: Processes) -> Config:
     answers = processes.gather("the machine that the run began on", "same" if _is_same_machine(saved, config) else "")
     if saved is None or not all(answers):
         return config
-    begun = from_dict(saved["config"])
-    if len(begun.stages) != len(config.stages) or is_undecided(begun):
+    original = from_dict(saved["config"])
+    if len(original.stages) != len(config.stages) or is_undecided(original):
         return config
     undecided = [stage.number for stage in make_stages(config) if stage.training.grad_accum_steps == AUTO]
-    numbers = {stage.number: stage.training.microbatches for stage in make_stages(begun) if stage.number in undecided}
-    remat = max(config.execution.remat, begun.execution.remat, key=REMAT.index)
-    gather = "layer" if "layer" in (config.execution.gather, begun.execution.gather) else "step"
+    counts = {stage.number: stage.training.microbatches for stage in make_stages(original) if stage.number in undecided}
+    remat = max(config.execution.remat, original.execution.remat, key=REMAT.index)
+    gather = "layer" if "layer" in (config.execution.gather, original.execution.gather) else "step"
     execution = replace(config.execution, remat=remat, gather=gather)
-    return replace(with_microbatches(config, numbers), execution=execution)
+    return replace(with_microbatches(config, counts), execution=execution)
 
 
 def _is_same_machine(saved: dict[str, Any] | None, config: Config) -> bool:
-    """Whether a checkpoint is of the mesh and the kind of device here, with as much memory or less."""
+    """Whether a checkpoint was written on this mesh and kind of device, with no more memory than there is now."""
     if saved is None:
         return False
     mesh = training_mesh(config)
     sizes = {axis: int(size) for axis, size in mesh.shape.items()}
     if saved.get("mesh") != sizes or saved.get("device_kind") != mesh.devices.flat[0].device_kind:
         return False
-    then, now = saved.get("device_memory"), device_memory(mesh.local_devices[0])
-    return then is None or now is None or now >= _AS_MUCH * then
+    before, now = saved.get("device_memory"), device_memory(mesh.local_devices[0])
+    return before is None or now is None or now >= _MEMORY_TOLERANCE * before

@@ -1,4 +1,4 @@
-"""Assemble a run from its config: the blueprint, and for each stage its step, batches and evaluation."""
+"""Assemble a run from its config: the blueprint, and the step, batches and evaluation of each stage."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from bertjax.training.step import GradientMetrics, Metrics, TrainStep
 from bertjax.training.step_programs import StepPrograms
 from bertjax.training.teacher import Teacher, flops_of_stage, frozen_networks, put_teacher
 
-# Evaluation has its own seed for pairs and masks, so that the training seed does not change the evaluated rows.
+# The seed of pairs and masks in evaluation, so that the training seed does not change the evaluated rows.
 HELD_OUT_SEED = 0x45564C
 
 Step = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
@@ -56,11 +56,11 @@ class RunStage:
     batches: RunBatches
     evaluation: Evaluation
     flops_per_token: float
-    checked_step: Step | None = None  # the train step with checks for silent errors
+    checked_step: Step | None = None  # `train_step` with checks for silent errors; None without checks
 
     @property
     def number(self) -> int:
-        """The number of the stage, from 0."""
+        """Index of the stage, from 0."""
         return self.stage.number
 
     @property
@@ -75,22 +75,22 @@ class RunStage:
 
     @property
     def data(self) -> DataConfig:
-        """The config of its rows."""
+        """The data config of this stage."""
         return self.stage.data
 
     @property
     def training(self) -> TrainingConfig:
-        """Its batch size and periods."""
+        """The training config of this stage: its objectives, batch size and periods."""
         return self.stage.training
 
     @property
     def flops_per_step(self) -> float:
-        """FLOPs of a step over all devices, padding included."""
+        """FLOPs of one step on all devices, padding included."""
         return self.flops_per_token * self.training.global_batch_size * self.data.sequence_length
 
     @property
     def size(self) -> str:
-        """The size of a step, for messages."""
+        """Describe the size of a step, for messages."""
         return (
             f"{self.training.global_batch_size:,} rows of {self.data.sequence_length} tokens a step in "
             f"{self.training.microbatches} gradient accumulation step{'s' * (self.training.microbatches > 1)}"
@@ -99,12 +99,12 @@ class RunStage:
 
 @dataclass(frozen=True)
 class HeldOutText:
-    """Held-out figures of all text as `eval/...`, and of each of its `evaluation_sets`."""
+    """Evaluates on held-out text: all of it as `eval/...`, and each of several sources as `eval/source_N/...`."""
 
     step: EvalStep
     objectives: tuple[objectives.Objective, ...]
-    sets: tuple[HeldOut, ...]  # all text, then each of several sources that has enough documents
-    unigram: tuple[float, float]  # entropy of the text's tokens, share of the most frequent one
+    sets: tuple[HeldOut, ...]  # all text, then each source that has enough documents
+    unigram: tuple[float, float]  # entropy of the tokens, share of the most frequent token
     mask_id: int
 
     @property
@@ -118,7 +118,7 @@ class HeldOutText:
         return compute_baselines(self.objectives, facts)
 
     def with_rows(self, rows: int) -> HeldOutText:
-        """The same evaluation over `rows` rows."""
+        """Return the same evaluation over `rows` rows."""
         counts = _rows_per_set(rows, len(self.sets))
         return replace(
             self, sets=tuple(held_out.with_rows(count) for held_out, count in zip(self.sets, counts, strict=True))
@@ -126,11 +126,11 @@ class HeldOutText:
 
     @property
     def batches(self) -> int:
-        """The number of batches of all sets."""
+        """Number of batches in all sets."""
         return sum(held_out.count for held_out in self.sets)
 
     def __call__(self, params: Params, go_on: Callable[[], bool] = lambda: True) -> dict[str, float]:
-        """Evaluate, like `Evaluation`."""
+        """Return the figures by their names in the log; none as soon as `go_on` returns False."""
         figures: dict[str, float] = {}
         for held_out in self.sets:
             if not (set_figures := held_out.evaluate(self.step, params, self.objectives, go_on)):
@@ -153,9 +153,9 @@ class Job:
     peak: Peak
     doing: str = "pretraining"  # for the progress line
     shown: tuple[Shown, ...] = ()
-    fitted: str = ""  # what was decided so that the steps fit the devices, and why
+    fitted: str = ""  # the settings that were chosen so that a step fits into memory, and why
     patience: Patience | None = None
-    # A comment to print after the held-out figures of a step.
+    # (step, held-out figures) -> a comment to print after the figures.
     remark: Callable[[int, Mapping[str, float]], str] = lambda step, figures: ""
 
 
@@ -169,11 +169,11 @@ def assemble(
     gradient_metrics: GradientMetrics | None = None,
     processes: Processes | None = None,
 ) -> Job:
-    """Assemble a run; with `only_at`, only the stage of that step. `teacher` is what `distillation.teacher` names.
+    """Assemble a run; with `only_at`, only the stage that contains this step.
 
-    `mesh` defaults to that of the config; `gradient_metrics` as in `make_train_step`. Microbatches that are `auto` are
-    decided here, by all `processes` of the run together.
-    Raises ValueError naming the key, its value and what to do.
+    `teacher` is the model that `distillation.teacher` names. `mesh` defaults to the config's. `gradient_metrics` as in
+    `make_train_step`. `training.grad_accum_steps=auto` is resolved here, by all `processes` together. Raises
+    ValueError naming the key, its value and what to do.
     """
     tokenizer = content.tokenizer
     config = replace(config, model=tokenizer.fit_model(config.model))
@@ -195,32 +195,32 @@ def assemble(
     unigram = unigram_baseline(content.held_out_text(), tokenizer.vocab_size)
 
     @cache
-    def make_step(model: ModelConfig, names: tuple[str, ...]) -> EvalStep:
-        packed, at_model = rows_are_packed(config.data), blueprint.with_model(model)
-        own = next(group for group, stage in zip(trained, selection, strict=True) if stage.training.objectives == names)
-        sums = make_eval_step(at_model, own, packed=packed, deterministic=config.deterministic)
+    def make_eval(model: ModelConfig, names: tuple[str, ...]) -> EvalStep:
+        packed, stage_blueprint = rows_are_packed(config.data), blueprint.with_model(model)
+        group = next(one for one, stage in zip(trained, selection, strict=True) if stage.training.objectives == names)
+        sums = make_eval_step(stage_blueprint, group, packed=packed, deterministic=config.deterministic)
         return lambda params, batch, frozen=frozen: sums(params, batch, frozen)
 
-    def run_stage(stage: Stage, own: tuple[objectives.Objective, ...]) -> RunStage:
+    def make_run_stage(stage: Stage, group: tuple[objectives.Objective, ...]) -> RunStage:
         data, training, names = stage.data, stage.training, stage.training.objectives
         sets = held_out_sets(content.held_out(data, HELD_OUT_SEED, names), training, mesh)
         return RunStage(
             stage,
             replace(programs.step(config.execution, stage), frozen=frozen),
             content.train(data, stage.seed, names, training.global_batch_size),
-            HeldOutText(make_step(stage.model, names), own, tuple(sets), unigram, tokenizer.mask_id),
+            HeldOutText(make_eval(stage.model, names), group, tuple(sets), unigram, tokenizer.mask_id),
             flops_of_stage(config, stage, teacher_model),
         )
 
     job = make_job(config, mesh, blueprint, optimizer, tokenizer, content.fingerprint, teacher)
-    figures = progress_figures({objective.name: objective for own in trained for objective in own}.values())
-    return replace(job, stages=tuple(map(run_stage, selection, trained)), shown=figures, fitted=fitted)
+    figures = progress_figures({objective.name: objective for group in trained for objective in group}.values())
+    return replace(job, stages=tuple(map(make_run_stage, selection, trained)), shown=figures, fitted=fitted)
 
 
 def draw_networks(
     config: Config, mesh: Mesh, optimizer: optax.GradientTransformation, teacher: Teacher | None
 ) -> tuple[Blueprint, Frozen]:
-    """The blueprint of a run's networks, and the weights of its frozen ones on the devices."""
+    """Return the blueprint of a run's networks, and the weights of its frozen networks on the devices."""
     frozen = frozen_networks(None if teacher is None else teacher.model, mesh, config.execution)
     blueprint = draw_blueprint(config.model, optimizer, mesh, config.execution, frozen)
     return blueprint, NO_FROZEN if teacher is None else put_teacher(teacher, blueprint, config)
@@ -235,7 +235,7 @@ def make_job(
     data_fingerprint: str,
     teacher: Teacher | None,
 ) -> Job:
-    """A job without stages, with the metadata of its checkpoints."""
+    """Return a job without stages, with the metadata of its checkpoints."""
     metadata = run_metadata(
         to_dict(config),
         tokenizer_fingerprint=tokenizer.fingerprint,
@@ -256,7 +256,7 @@ def make_job(
 
 
 def held_out_sets(sets: Mapping[str, RunBatches], training: TrainingConfig, mesh: Mesh) -> list[HeldOut]:
-    """The held-out batches of all text, which is the first of the sets, then of each source."""
+    """The held-out batches of each set; the first set is all text, the others are its sources."""
     at_a_time = training.rows_at_a_time
     counts = _rows_per_set(training.eval_rows, len(sets))
     return [
@@ -269,8 +269,8 @@ def _rows_per_set(rows: int, sets: int) -> list[int]:
     return [rows] + [-(-rows // sets)] * (sets - 1)
 
 
-def rescheduled(job: Job, config: Config) -> Job:
-    """The job with a config that differs in length and periods only; nothing is compiled again."""
+def reschedule(job: Job, config: Config) -> Job:
+    """Return the job with a config that differs only in length and periods, without compiling anything again."""
     stages = []
     for before, stage in zip(job.stages, make_stages(config), strict=True):
         evaluation = before.evaluation
@@ -286,8 +286,8 @@ def rescheduled(job: Job, config: Config) -> Job:
 def evaluate_params(
     config: Config, content: TrainingData, params: Params, step: int, teacher: Teacher | None = None
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Held-out figures of given parameters, as a run of this config would measure them at `step`, and the baselines."""
-    # The attention back end and mesh of training may be unavailable here; neither is part of the model.
+    """Evaluate parameters as a run of this config would at `step`; returns the held-out figures and the baselines."""
+    # The attention backend and the mesh of training may be unavailable here; neither is part of the model.
     config = replace(config, execution=replace(config.execution, attention="auto"), mesh=MeshConfig())
     mesh = mesh_sharing([stage_at(make_stages(config), step).training.rows_at_a_time])
     job = assemble(config, content, only_at=step, teacher=teacher, mesh=mesh)

@@ -31,22 +31,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended. `exit_code` is not 0 if a signal ended it early; then `evaluation` is empty."""
+    """The result of `train`. If a signal ended it early, `exit_code` is not 0 and `evaluation` is empty."""
 
     config: Config
     step: int
     evaluation: dict[str, float]
     baselines: dict[str, float]
-    tokens: float  # tokens trained on since step 0, without padding
-    seconds: float  # wall time of this process's loop
-    tokens_per_second: float  # while stepping
+    tokens: float  # trained on since step 0, without padding
+    seconds: float  # wall time of the loop in this process
+    tokens_per_second: float  # in steps alone, without evaluations and saves
     mfu: float
     peak: Peak
     exit_code: int
 
 
 class Run:
-    """A run under way: what its hooks share. `state`, `metrics`, `step` and `stage` change as it goes on."""
+    """The state of the loop, shared by all hooks. `state`, `metrics`, `step` and `stage` change as it advances."""
 
     stage: RunStage
     feed: Feed
@@ -65,39 +65,39 @@ class Run:
         self.processes, self.checkpoints, self.progress, self.past = processes, checkpoints, progress, past
         self.hooks, self.state, self.step = tuple(hooks), state, int(state.step)
         self.last_step = self.stages[-1].stop
-        self.metrics: dict[str, jax.Array] = {}  # of the last step
-        self.unread = StepMetrics(job.peak.flops * job.mesh.devices.size, past["tokens"])
+        self.metrics: dict[str, jax.Array] = {}  # of the last step, on the devices
+        self.step_metrics = StepMetrics(job.peak.flops * job.mesh.devices.size, past["tokens"])
         self.times = TimeSplit()
         self.evaluation: dict[str, float] = {}  # the newest held-out figures
-        self.added: dict[str, float | jax.Array] = {}
+        self.extra_figures: dict[str, float | jax.Array] = {}  # for the next line of the log
         self.stop_is_requested = False
         for hook in self.hooks:
             hook.run = self
 
     def stop(self) -> None:
-        """End training after this step, with an evaluation, a checkpoint and all that follows the last step."""
+        """End training after this step, like after the last one: evaluate, save, report."""
         self.stop_is_requested = True
 
     @property
     def is_stopping(self) -> bool:
-        """Whether no other step is taken: after `stop`, or a signal that all processes agreed on."""
+        """Whether to take no further step: `stop` was called, or all processes agreed to stop at a signal."""
         return self.stop_is_requested or self.processes.stopped
 
     def add_figures(self, figures: Mapping[str, float | jax.Array]) -> None:
-        """Add figures to the next line of the log; names are `group/name`."""
-        self.added |= figures
+        """Add figures to the next line of the log; names have the form `group/name`."""
+        self.extra_figures |= figures
 
     def settle(self) -> None:
         """Wait for all dispatched steps."""
         with self.times.measure("step"):
-            self.unread.drain()
+            self.step_metrics.drain()
 
     def is_due(self, period: int) -> bool:
-        """Whether the period of the stage is due after this step, as everything is at the stage's end."""
+        """Whether something with this period is due after the current step; at the end of a stage everything is."""
         return self.step % period == 0 or self.step == self.stage.stop
 
     def explain_out_of_memory(self, doing: str, stage: RunStage) -> contextlib.AbstractContextManager[None]:
-        """Raise OutOfMemory, naming the settings to change, if memory runs out inside."""
+        """If memory runs out inside, raise OutOfMemory naming the settings to change."""
 
         def saved_steps() -> list[int]:
             self.checkpoints.wait()
@@ -107,42 +107,46 @@ class Run:
 
     @property
     def reached_stage(self) -> RunStage:
-        """The stage of the last step; a run that is resumed with fewer steps is beyond its last stage."""
+        """The stage of the current step; the last stage if the run was resumed with fewer steps than it has taken."""
         return self.stages[stage_at(tuple(one.stage for one in self.stages), self.step).number]
 
     def outcome(self) -> Outcome:
-        """The result of the run so far."""
+        """Return the result of the run so far."""
         return Outcome(
             config=self.config,
             step=self.step,
             evaluation=self.evaluation,
             baselines=self.reached_stage.evaluation.baselines,
-            tokens=self.unread.tokens,
+            tokens=self.step_metrics.tokens,
             seconds=self.times.total()["wall"],
-            tokens_per_second=self.unread.rate,
-            mfu=self.unread.mfu,
+            tokens_per_second=self.step_metrics.rate,
+            mfu=self.step_metrics.mfu,
             peak=self.job.peak,
             exit_code=self.processes.exit_code,
         )
 
 
 def train(run: Run) -> Outcome:
-    """Take the steps that are left. Between log lines, evaluations and saves the host waits for no dispatched step."""
+    """Take the remaining steps of all stages, and call the hooks around each.
+
+    Steps are dispatched asynchronously: the host waits for the devices only to log, evaluate or save, and to stay at
+    most two steps ahead of them (`StepMetrics.add`).
+    """
     for hook in run.hooks:
         hook.on_start()
-    temporaries = Temporaries()
+    temporaries = Temporaries()  # on a CPU, keeps the memory pages of one step for the next
     for stage in run.stages:
         if run.step >= stage.stop or run.is_stopping:
             continue
         run.stage = stage
-        run.unread.begin(stage.flops_per_token)
+        run.step_metrics.begin(stage.flops_per_token)
         with run.explain_out_of_memory("training on", stage), _open_feed(run, stage) as run.feed:
             for hook in run.hooks:
                 hook.on_stage()
             take_step = stage.checked_step or stage.train_step
             while run.step < stage.stop:
                 for hook in run.hooks:
-                    if not run.is_stopping:  # what later hooks prepare for a step is not for one that is never taken
+                    if not run.is_stopping:  # a hook may stop the run; later ones must not prepare for the step
                         hook.before_step(run.step)
                 if run.is_stopping:
                     break
@@ -153,7 +157,7 @@ def train(run: Run) -> Outcome:
                     temporaries.reuse()
                     run.state, run.metrics = take_step(run.state, batch)
                     run.processes.mark_dispatched()
-                    run.unread.add(run.metrics)
+                    run.step_metrics.add(run.metrics)
                 run.step += 1
                 for hook in run.hooks:
                     hook.after_step(run.step)

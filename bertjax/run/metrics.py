@@ -1,4 +1,4 @@
-"""Metrics of steps, fetched from the device without making it wait, and the wall time of the loop by part."""
+"""Collect the metrics of steps without stalling the devices, and split the wall time of the loop into parts."""
 
 from __future__ import annotations
 
@@ -15,44 +15,43 @@ from bertjax.training.objectives import Objective, list_measures
 
 LOSS = "train/loss"
 TOKENS_SEEN = "train/tokens_seen"  # tokens without padding since step 0, over all restarts of the run
-# Steps that the host may dispatch ahead of the device. On CPU, a queued step gains nothing and holds temporaries of its
-# own.
+# Steps that the host may dispatch ahead of the device. On a CPU, a queued step only costs memory.
 _STEPS_AHEAD, _STEPS_AHEAD_ON_CPU = 2, 0
 
-# A figure on the progress line: its label, its name without the group, its format.
+# A figure on the progress line: (label, name in the log with or without its group, format).
 Shown = tuple[str, str, str]
 _RATE: Shown = ("tok/s", "perf/tokens_per_second", "{:,.0f}")
 
 _LOGGED = ("loss", "accuracy", "precision", "recall")  # suffixes of the objectives' figures that are logged
 
-# Name of a figure in the step -> its name in the log.
+# Name in the step -> name in the log.
 _NAMES = {"grad_norm": "train/grad_norm", "learning_rate": "train/learning_rate"}
 _LAST = {"skipped_updates": "train/skipped_updates", "skipped_in_a_row": "train/skipped_in_a_row"}
 
 
 class StepMetrics:
-    """Collects the metrics of steps and averages them over the steps since the last call of `window`.
+    """Collects the metrics of dispatched steps and averages them over the steps since the last `window`.
 
     `add` waits for the step before the previous one, so that an accelerator always has work queued and the host is at
     most two steps ahead. On a CPU it waits for the step itself.
     """
 
     def __init__(self, peak_flops: float, tokens_before: float = 0.0) -> None:
-        """`peak_flops` of all devices, in FLOP/s; `tokens_before` were trained on before this process started."""
+        """`peak_flops` is for all devices, in FLOP/s; `tokens_before` counts tokens of earlier processes of the run."""
         self._flops_per_token, self._peak = 0.0, peak_flops
         self._ahead = _STEPS_AHEAD_ON_CPU if jax.default_backend() == "cpu" else _STEPS_AHEAD
         self._in_flight: deque[dict[str, jax.Array]] = deque()
         self._finished: list[dict[str, jax.Array]] = []
         self.tokens = tokens_before  # tokens without padding in all finished steps of the run
-        self._untimed = 0  # steps at the beginning of the window that are excluded from rates
+        self._untimed = 0  # steps at the beginning of the window to exclude from rates
         self._timed_tokens = self._timed_seconds = self._timed_flops = 0.0
 
     def begin(self, flops_per_token: float) -> None:
-        """Start another stage; its first step, which compiles the program, is in no rate."""
+        """Start a stage; its first step, which compiles the program, is excluded from rates."""
         self._flops_per_token, self._untimed = flops_per_token, 1
 
     def add(self, metrics: dict[str, jax.Array]) -> None:
-        """Add the metrics of a step that was just dispatched."""
+        """Add the metrics of the step that was just dispatched."""
         self._in_flight.append(metrics)
         while len(self._in_flight) > self._ahead:
             self._finished.append(jax.block_until_ready(self._in_flight.popleft()))
@@ -65,8 +64,8 @@ class StepMetrics:
     def window(self, elapsed: float) -> dict[str, float]:
         """Means over the steps that finished since the last call, and rates over the `elapsed` seconds they took.
 
-        The first step of a stage, or of a process that resumes in one, is in no rate: it was compiled in that time, and
-        `elapsed` begins after it. Without another step there are no rates.
+        The first step of a stage in this process is excluded from rates: it includes compilation, and `elapsed` begins
+        after it. If it is the only step, there are no rates.
         """
         fetched: list[dict[str, np.ndarray]] = jax.device_get(self._finished)
         self._finished = []
@@ -77,7 +76,7 @@ class StepMetrics:
         self.tokens += tokens
         losses = {f"train/{name}": value for name, value in mean.items() if name.endswith(_LOGGED)}
         figures = losses | {_NAMES[name]: mean[name] for name in _NAMES}
-        figures |= {name: value for name, value in mean.items() if "/" in name}  # of the gradient
+        figures |= {name: value for name, value in mean.items() if "/" in name}  # gradient metrics
         figures |= {_LAST[name]: float(fetched[-1][name]) for name in _LAST} | {TOKENS_SEEN: self.tokens}
         timed, self._untimed = fetched[self._untimed :], 0
         if not timed:
@@ -94,7 +93,7 @@ class StepMetrics:
 
     @property
     def rate(self) -> float:
-        """Tokens per second, without padding, over all windows with a rate; 0 if there is none."""
+        """Tokens per second without padding, over all windows with rates; 0 without any."""
         return self._timed_tokens / self._timed_seconds if self._timed_seconds else 0.0
 
     @property
@@ -104,18 +103,18 @@ class StepMetrics:
 
 
 def progress_figures(objectives: Iterable[Objective]) -> tuple[Shown, ...]:
-    """The figures of objectives on the progress line."""
+    """The figures that objectives show on the progress line."""
     return tuple((m.brief, name, f"{{:{m.form}}}") for name, m in list_measures(objectives) if m.brief)
 
 
 def _mean_of_finite(values: list[np.ndarray]) -> float:
-    """Mean of the finite values; skipped updates, which are not, are counted elsewhere. NaN if there is none."""
+    """Mean of the finite values, NaN without any. Values of skipped updates are not finite and counted elsewhere."""
     finite = [value for value in values if np.isfinite(value)]
     return float(np.mean(finite)) if finite else float("nan")
 
 
 def brief(figures: Mapping[str, float], columns: Sequence[Shown]) -> str:
-    """The figures of the progress line: those of `columns` that exist, and the rate."""
+    """Format figures for the progress line: those in `columns` that exist, and the rate."""
     values = {name.split("/", 1)[1]: value for name, value in figures.items()} | dict(figures)
     return "  ".join(
         f"{label} {form.format(values[name])}" for label, name, form in (*columns, _RATE) if name in values
@@ -126,10 +125,7 @@ PARTS: tuple[str, ...] = ("step", "input_wait", "eval", "checkpoint")
 
 
 class TimeSplit:
-    """Sums the wall time of the loop by part; parts do not nest. The remaining time is `other`.
-
-    `window` is for the log: the shares since its last call. `total` is for the end: the seconds since the start.
-    """
+    """Splits the wall time of the loop into parts, which do not nest. The remaining time is `other`."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -139,7 +135,7 @@ class TimeSplit:
 
     @contextmanager
     def measure(self, part: str) -> Iterator[None]:
-        """Count the time inside the `with` towards one of `PARTS`; KeyError for another name."""
+        """Add the time inside the `with` to one of `PARTS`. Raises KeyError for another name."""
         start, before = self._clock(), self._total[part]
         try:
             yield
@@ -147,7 +143,7 @@ class TimeSplit:
             self._total[part] = before + self._clock() - start
 
     def window(self) -> dict[str, float]:
-        """`time/<part>` -> its share of the wall time since the last call; they sum to 1."""
+        """Return `time/<part>` -> share of the wall time since the last call; the shares sum to 1."""
         now = self._clock()
         wall = max(now - self._window_start, 1e-9)
         shares = {f"time/{part}": (self._total[part] - self._at_window[part]) / wall for part in PARTS}
@@ -155,11 +151,11 @@ class TimeSplit:
         return shares | {"time/other": 1 - sum(shares.values())}
 
     def total(self) -> dict[str, float]:
-        """Part -> seconds since the start, with `other` and their sum `wall`."""
+        """Return part -> seconds since the start, with `other` and the sum `wall`."""
         wall = self._clock() - self._start
         return self._total | {"other": wall - sum(self._total.values()), "wall": wall}
 
     def goodput(self) -> dict[str, float]:
-        """`goodput/step`: the share of this process's wall time, start-up and compilation included, spent in steps."""
+        """Return `goodput/step`: the share of the loop's wall time so far that was spent in steps."""
         total = self.total()
         return {"goodput/step": total["step"] / max(total["wall"], 1e-9)}

@@ -1,4 +1,7 @@
-"""Pretraining from a config to a trained, evaluated, reported and exported model: the script of a run."""
+"""Pretrain a model: from a config to a trained, evaluated, reported and exported model.
+
+`pretrain` is the script of a run and reads top to bottom; the loop over steps is `bertjax.run.loop.train`.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +32,14 @@ from bertjax.run.checkpoint import saved_steps
 from bertjax.run.checkpoint_metadata import DRAWN
 from bertjax.run.checks import preflight
 from bertjax.run.describe import describe, describe_process
-from bertjax.run.fitted import as_fitted
+from bertjax.run.fitted import keep_memory_fit
 from bertjax.run.hooks import make_hooks
 from bertjax.run.job import Job, assemble
 from bertjax.run.loop import Outcome
 from bertjax.run.reference_curve import reference_for
 from bertjax.run.run_directory import data_to_resume, load_run, require_own_run, seal
 from bertjax.run.session import print_now, raise_stopped, require_same_config, session
-from bertjax.run.time_budget import as_begun, fit_to_budget, seconds_of_this_process
+from bertjax.run.time_budget import fit_to_budget, keep_decided_length, seconds_of_this_process
 from bertjax.run.train_job import Say, train_job
 from bertjax.runtime.compilation import environment
 from bertjax.runtime.processes import Processes
@@ -49,25 +52,25 @@ from bertjax.training.flops import Peak
 from bertjax.training.objectives import choose
 from bertjax.training.stages import make_stages
 
-_COMPLETIONS, _GUESSES = 5, 3
-_EXPORT = "huggingface"  # within the run's directory
+_COMPLETIONS, _GUESSES = 5, 3  # held-out sentences with [MASK] in the report, and predictions for each
+_EXPORT = "huggingface"  # folder in the run's directory
 
 
 @dataclass(frozen=True, repr=False)
 class PretrainResult:
-    """A finished run. In a notebook it shows its figures and curves."""
+    """A finished run. A notebook displays its report."""
 
-    config: Config  # with all that followed from the data
-    directory: AnyPath  # of the run
+    config: Config  # resolved, with the values that depend on the data
+    directory: AnyPath
     step: int
     figures: dict[str, float]  # held-out figures by their names in the log, such as eval/mlm_loss
-    baselines: dict[str, float]  # what is possible without context, such as baseline/no_context_loss
-    report: AnyPath  # the page about the run
-    exported: AnyPath | None  # the model in Hugging Face's layout; None: transformers has no class of it
-    summary: Summary | None  # in the first process of a run, None in the others
+    baselines: dict[str, float]  # figures of predictions without context, such as baseline/no_context_loss
+    report: AnyPath  # an HTML page
+    exported: AnyPath | None  # the model in Hugging Face's layout; None if transformers has no class for it
+    summary: Summary | None  # None in all processes but 0
 
     def __repr__(self) -> str:
-        """Describe what the run reached, its output, and what to do next."""
+        """The final figures, the output files, and the next commands."""
         if self.summary is None:
             return f"step {self.step:,} of {self.directory}"
         return final_lines(self.config, self.summary, self.report, self.exported)
@@ -80,37 +83,40 @@ def pretrain(
     config: Config,
     *,
     callbacks: Sequence[Callback] = (),
-    given: Collection[str] = (),
+    user_keys: Collection[str] = (),
     announce: str = "",
     ends_process: bool = False,
 ) -> PretrainResult:
     """Run the remaining steps from text to a trained model, then report and export it.
 
-    Every process of the run calls this; the first prints (`announce` once the config is valid), calls the
-    callbacks, reports and exports for all. The same call resumes a run that was stopped. `ends_process` as in
-    `session`. Raises ValueError for a config, text or run directory that cannot be used, and Stopped, a
-    KeyboardInterrupt, if a signal ended the run early: at once, or when the current step was taken and saved.
+    Every process of the run calls this. Process 0 prints (first `announce`, once the config is valid), reports and
+    exports. The same call resumes a run that was stopped. `ends_process` as in `session`.
 
-    With `training.budget` the recipe is scaled to the steps that fit, but for the values of the keys `given`. The time
-    counts from this call, or from the start of the process that it ends.
+    With `training.budget`, the recipe is scaled to as many steps as fit; the keys in `user_keys` keep their values. The
+    time counts from this call, or with `ends_process` from the start of the process.
+
+    Raises ValueError for a config, text or run directory that cannot be used, and Stopped, a KeyboardInterrupt, if a
+    signal ended the run: at once if nothing would be lost, otherwise after the current step was saved.
     """
     began = time.monotonic()
     clock = seconds_of_this_process if ends_process else lambda: time.monotonic() - began
     with session(config, ends_process=ends_process) as (processes, say):
-        # 1. Config: refused before text is prepared, which may take hours
+        # 1. Config: checked before text is prepared, which may take hours
         config = replace(config, plugins=use_plugins(config.plugins))
         require_same_config(config, processes)
         with SIGNS.doing("checking the config"):
             requested_data = config.data
             config = with_vocabulary(preflight(config))
             if has_class(config.model):
-                tensor_table(config.model)  # raises for a family whose tables lack a head, which the export would meet
+                tensor_table(config.model)  # raises now what the export would raise: a head without a table
             require_sources(config.data)
-            config = as_fitted(as_begun(config, given), processes)
+            config = keep_decided_length(config, user_keys)
+            config = keep_memory_fit(config, processes)
             callbacks = [*callbacks, *make_hooks(config)]
             config = replace(config, plugins=with_entry_points(config.plugins))
             require_own_run(config)
-            start, teacher, probe_files = _read_start(config), read_teacher(config), read_probe_files(config)
+            initial_model, teacher = _read_initial_model(config), read_teacher(config)
+            probe_files = read_probe_files(config)
         if announce:
             say(announce)
         if config.data != requested_data:
@@ -118,9 +124,9 @@ def pretrain(
 
         # 2. Data
         with SIGNS.doing("opening the training text"):
-            content = _open_together(config, processes)
+            content = _open_data(config, processes)
         if has_class(config.model):
-            to_config_json(config.model, content.tokenizer.special)  # raises for an id that the export would refuse
+            to_config_json(config.model, content.tokenizer.special)  # raises now for ids that the export would refuse
 
         with tensorflow_ahead():
             # 3. Mesh, networks and programs
@@ -131,7 +137,9 @@ def pretrain(
                 probes = make_probes(job, content, probe_files, processes)
             processes.require_same("teacher", job.metadata["teacher_digest"], "give every host the same weights")
             if config.training.budget:
-                job = fit_to_budget(job, given, clock, functools.partial(_finish_untrained, content), processes, say)
+                job = fit_to_budget(
+                    job, user_keys, clock, functools.partial(_finish_untrained, content), processes, say
+                )
             if (reference := reference_for(job.metadata)) is not None:
                 job = replace(job, remark=reference.remark(job.shown))
                 say(
@@ -144,10 +152,10 @@ def pretrain(
                 print_now(describe_process(job))
 
             # 4. State, hooks and training
-            initial = functools.partial(_initial_params, start, job, say) if config.init_from else None
-            if start is not None:
-                job = replace(job, metadata=job.metadata | {DRAWN: drawn_modules(start, job.config.model)})
-            outcome = train_job(job, say, initial, processes, [*callbacks, *probes])
+            make_params = functools.partial(_initial_params, initial_model, job, say) if config.init_from else None
+            if initial_model is not None:
+                job = replace(job, metadata=job.metadata | {DRAWN: drawn_modules(initial_model, job.config.model)})
+            outcome = train_job(job, say, make_params, processes, [*callbacks, *probes])
         for probe in probes:
             say(str(probe))
 
@@ -168,11 +176,11 @@ def pretrain(
     return result
 
 
-def _open_together(config: Config, processes: Processes) -> TrainingData:
-    """The data of the run: the first process makes what is missing, then the others open it, or copy or make their own.
+def _open_data(config: Config, processes: Processes) -> TrainingData:
+    """Open the run's data: process 0 prepares a missing token store, then the others open it or prepare their own.
 
-    Not all at once: object storage has no locks, and those of a network disk may hold on one host only. A host that
-    sees the first process's store opens it without a look at the sources.
+    They take turns because object storage has no locks, and locks on a network disk may hold on one host only. A host
+    that can read process 0's store opens it without reading the sources.
     """
     content = data_to_resume(config, ProgressLine()) if processes.first else None
     location = processes.broadcast("token store", content.location if content else "")
@@ -188,46 +196,48 @@ def _open_together(config: Config, processes: Processes) -> TrainingData:
     return content
 
 
-def _read_start(config: Config) -> ForeignModel | None:
-    """The model that `init_from` names, if the run has still to begin.
+def _read_initial_model(config: Config) -> ForeignModel | None:
+    """Read the model that `init_from` names; None if it is empty or the run has a checkpoint.
 
-    Raises ValueError if it cannot be read or is of another shape than the config's.
+    Raises ValueError if the model cannot be read or its shape differs from the config's.
     """
     if not config.init_from:
         return None
     require_source(config.init_from)
     if saved_steps(config.directory):
         return None
-    start = read_source(config.init_from)
-    require_same_shape(start, config.model, config.init_layers)
-    return start
+    model = read_source(config.init_from)
+    require_same_shape(model, config.model, config.init_layers)
+    return model
 
 
-def _initial_params(start: ForeignModel | None, job: Job, say: Say) -> Params:
-    """The weights of the model that `init_from` names, fitted to the job's model and vocabulary.
+def _initial_params(model: ForeignModel | None, job: Job, say: Say) -> Params:
+    """Fit the weights of `init_from` to the job's model and vocabulary.
 
-    `start` is None if the run has begun; its weights are then read here, because a loss spike led back to step 0.
+    `model` is None if the run had a checkpoint when it was resumed. If a loss spike then leads back to step 0, the
+    weights are read here.
     """
-    start = read_source(job.config.init_from) if start is None else start
-    params, notes = adapt(start, job.config.model, job.tokenizer, job.config.init_layers)
+    model = read_source(job.config.init_from) if model is None else model
+    params, notes = adapt(model, job.config.model, job.tokenizer, job.config.init_layers)
     say("\n  ".join([f"starting from the weights of {job.config.init_from}", *notes]))
     return params
 
 
 def _finish_untrained(content: TrainingData, config: Config) -> None:
-    """Write the report and the export of a run that was not trained, to time them."""
+    """Write the report and the export of an untrained run, to measure how long they take."""
     _finish(config, content, Outcome(config, 0, {}, {}, 0.0, 0.0, 0.0, 0.0, Peak(0.0, ""), 0), first=True)
 
 
 def _finish(config: Config, content: TrainingData, outcome: Outcome, first: bool) -> PretrainResult:
-    """The result of a finished run; the first process writes its report and its export."""
+    """Return the result of a finished run; process 0 (`first`) writes its report and its export."""
     directory, summary = to_path(config.directory), None
-    report, exported = directory / REPORT_FILE, directory / _EXPORT if has_class(config.model) else None
+    report = directory / REPORT_FILE
+    exported = directory / _EXPORT if has_class(config.model) else None
     if first:
         model = load_run(config.directory)
         names = {name for stage in make_stages(config) for name in stage.training.objectives}
-        trained = {head for objective in choose(sorted(names)) for head in objective.heads}
-        count = _COMPLETIONS if "mlm_head" in trained else 0  # an untrained head would only guess
+        trained_heads = {head for objective in choose(sorted(names)) for head in objective.heads}
+        count = _COMPLETIONS if "mlm_head" in trained_heads else 0
         completions = held_out_completions(model, content.held_out_text(), count, config.training.seed, _GUESSES)
         summary = summarise(config, content, outcome, completions)
         write_report(directory, summary, to_dict(config), environment())

@@ -1,4 +1,4 @@
-"""Progress of a long job: a live line or a notebook's bar, lines with an ETA elsewhere."""
+"""Show the progress of a long job: a live line on a terminal, a bar in a notebook, lines with an ETA elsewhere."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any, TextIO
 
 from bertjax.storage.progress import LINE_EVERY, LIVE, NOTICEABLE, SIGNS, LineTimer, duration
 
-LONG_RUN_HOURS = 90 * 24  # from which on a run gets a warning
-_REDRAWN_EVERY = 0.1  # seconds, of a live line
+LONG_RUN_HOURS = 90 * 24  # longer runs get a warning
+_REDRAWN_EVERY = 0.1  # seconds between updates of a live line
 
 
 class Progress:
-    """Follows `total` units of work; a context manager.
+    """Tracks `total` units of work; a context manager.
 
-    On a terminal it is one live line, in a notebook a bar. Elsewhere (a log file, a pipe) a line is printed at a
-    multiple of `every` units, as soon as an update brings the figures for it, but after the first at most one in
-    `every_seconds`; without `every` after ten seconds and then when `every_seconds` have passed; and one at the end.
-    The ETA comes from the mean rate since the first update, or the first after `restart`, so that start-up and
-    compilation do not count in it.
+    A terminal gets one live line, a notebook a bar. Elsewhere (a log file, a pipe) a line is printed at multiples of
+    `every` units, once an update brings the figures for it, and after the first line at most every `every_seconds`.
+    Without `every`, a line is printed after ten seconds and then every `every_seconds`. The last line is printed at
+    the end. The ETA follows from the mean rate since the first update, or since the first update after `restart`, so
+    it does not include start-up and compilation.
     """
 
     def __init__(
@@ -41,31 +41,30 @@ class Progress:
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Start at `initial` of `total` units, None if unknown; there is no ETA then.
+        """Start at `initial` of `total` units; without a known total (None) there is no ETA.
 
-        `units_left` returns the work that remains after a number of units, in units of the current length.
-        `pauses_left` returns the number of pauses (see `pause`) that remain; until one is measured, it counts as
-        `pause_units` units.
+        `units_left` maps units done to the work left, measured in units of the current length. `pauses_left` maps units
+        done to the number of pauses left (see `pause`); until one is measured, a pause counts as `pause_units` units.
         Nothing is written before the first update.
         """
         self._total, self._done, self._description, self._unit = total, initial, description, unit
         self._every = every
         self._stream = stream or sys.stderr
         self._clock = clock
-        self._message, self._said, self._owed = "", initial, False
+        self._message, self._printed, self._is_due = "", initial, False
         self._began, self._drawn = clock(), 0.0
         self._timer = LineTimer(self._began, NOTICEABLE if every is None else 0.0, every_seconds)
         self._first: tuple[int, float] | None = None
         self._units_left = units_left or (lambda done: (total or 0) - done)
         self._pauses_left, self._pause_units = pauses_left, pause_units
         self._pauses: list[float] = []  # seconds of each
-        self._paused = 0.0  # seconds of those since the first update
+        self._paused = 0.0  # seconds of pauses since the first update
         self._inside = contextlib.ExitStack()
         self._bar = self._make_bar() if is_notebook(self._stream) else None
         self._is_live = self._bar is None and self._stream.isatty()
 
     def update(self, n: int = 1, message: str | None = None) -> None:
-        """Count `n` more units done; `message` replaces the figures shown after them."""
+        """Count `n` more units as done; `message` replaces the figures shown after them."""
         before, self._done = self._done, self._done + n
         self._message = self._message if message is None else message
         self._first = self._first or (self._done, self._clock())
@@ -77,16 +76,16 @@ class Progress:
         elif self._is_live:
             if self._clock() - self._drawn >= _REDRAWN_EVERY:
                 self._draw()
-        elif self._due(before, message):
+        elif self._is_line_due(before, message):
             self._print_line()
 
     def restart(self) -> None:
-        """Measure the rate anew from the next update on, because the next units take a different time."""
+        """Measure a new rate from the next update on, because the next units take a different time."""
         self._first, self._paused = None, 0.0
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
-        """While inside, time counts for the end of the job but for no unit's rate."""
+        """Time inside counts for the end of the job, but not for the rate of its units."""
         began = self._clock()
         try:
             yield
@@ -96,7 +95,7 @@ class Progress:
             self._paused += seconds if self._first else 0.0
 
     def note(self, line: str) -> None:
-        """Print a line of its own, above the bar if there is one."""
+        """Print a separate line, above the bar if there is one."""
         SIGNS.spoke()
         if self._bar is not None:
             self._bar.write(line, file=self._stream)
@@ -108,7 +107,7 @@ class Progress:
         """Leave the last state on the screen."""
         if self._bar is not None:
             self._bar.close()
-        elif self._done != self._said:
+        elif self._done != self._printed:
             LIVE.erase()
             if self._timer.is_noticeable(self._clock()):
                 self._print_line()
@@ -122,7 +121,7 @@ class Progress:
         self.close()
 
     def line(self) -> str:
-        """The state as one plain line: share done, rate, ETA, message."""
+        """Return the state as one plain line: share done, rate, ETA, message."""
         share = f" ({self._done / self._total:.0%})" if self._total else ""
         of = "" if self._total is None else f" / {self._total:,}"
         parts = [f"{self._description}  {self._done:,}{of} {plural(self._unit)}{share}"]
@@ -140,28 +139,28 @@ class Progress:
         return (self._done - done) / max(self._clock() - since - self._paused, 1e-9)
 
     def _pauses_to_come(self, rate: float) -> float:
-        """Seconds of the pauses that remain."""
+        """Seconds of all pauses left."""
         if self._pauses_left is None:
             return 0.0
         each = sum(self._pauses) / len(self._pauses) if self._pauses else self._pause_units / rate
         return self._pauses_left(self._done) * each
 
-    def _due(self, before: int, message: str | None) -> bool:
+    def _is_line_due(self, before: int, message: str | None) -> bool:
         due = self._timer.is_due(self._clock())
         if self._every is None or not due:
             return due
-        overdue, reached = self._owed, before // self._every != self._done // self._every
-        self._owed = overdue or reached
-        return (self._owed and message is not None) or (overdue and reached)
+        overdue, reached = self._is_due, before // self._every != self._done // self._every
+        self._is_due = overdue or reached
+        return (self._is_due and message is not None) or (overdue and reached)
 
     def _print_line(self) -> None:
         print(self.line(), file=self._stream, flush=True)
         SIGNS.spoke()
         self._timer.restart(self._clock())
-        self._said, self._owed = self._done, False
+        self._printed, self._is_due = self._done, False
 
     def _draw(self, work: str = "") -> None:
-        """Redraw the live line: the elapsed time and the state, then the current `work` if it is none of the units."""
+        """Redraw the live line: the state, the elapsed time, then the current `work` unless it is the units."""
         state = self.line()
         extra = "" if not work or work == state else f"  {work}"
         LIVE.show(f"{state}  {duration(self._clock() - self._began)} elapsed{extra}", self._stream)
@@ -185,12 +184,12 @@ class Progress:
 
 
 def is_notebook(stream: TextIO) -> bool:
-    """Whether what is written to a stream appears below the cell of a notebook."""
+    """Whether the output of a stream appears below a notebook cell."""
     return type(stream).__module__.startswith("ipykernel.")
 
 
 def seconds_between_lines() -> float:
-    """Seconds between the lines of a run off a terminal: BERTJAX_LINE_EVERY, or LINE_EVERY.
+    """Seconds between progress lines where there is no terminal: BERTJAX_LINE_EVERY, or LINE_EVERY.
 
     Raises ValueError for a value that is not a number of seconds.
     """
@@ -203,12 +202,12 @@ def seconds_between_lines() -> float:
 
 
 def plural(unit: str) -> str:
-    """The plural of a unit's name: step -> steps; MB stays."""
+    """Plural of a unit: step -> steps, but MB -> MB."""
     return unit if unit.isupper() else f"{unit}s"
 
 
 def long_run_warning(hours: float, steps: int) -> str:
-    """A warning about a run that takes months, and what to change; empty for other runs."""
+    """Return a warning with advice for a run that takes months; empty for shorter runs."""
     if hours < LONG_RUN_HOURS:
         return ""
     return (

@@ -1,6 +1,6 @@
-"""Reference curves: held-out figures of finished runs by step, as data, to compare runs of the same kind with.
+"""Reference curves: held-out figures of finished runs by step, as a baseline for runs of the same kind.
 
-Runs are of the same kind if everything that their curves depend on is the same, up to the seed: the settings that
+Two runs are of the same kind if everything that affects their curves is equal except for the seed: the settings that
 identify a run, its length, its text, its tokenizer and its teacher. Other runs are not compared.
 """
 
@@ -28,15 +28,18 @@ from bertjax.storage.files import replace_text
 from bertjax.storage.json_documents import Between, Count, Sha256, read_json
 from bertjax.storage.remote import AnyPath, to_path
 
-FOLDER = RECIPES / "references"  # of the package
+FOLDER = RECIPES / "references"  # in the package
 _LEAST_RUNS = 2
-# Settings that a run may change, but that its curves depend on.
-_ALSO = {"training.steps", "training.eval_rows", "execution.dtype"}
-_NOT = {"training.seed"}
-_NOISE = 0.005  # least spread, as a share of a loss: two or three runs measure their spread badly
+_INCLUDED = {
+    "training.steps",
+    "training.eval_rows",
+    "execution.dtype",
+}  # a resumed run may change them; curves depend on them
+_EXCLUDED = {"training.seed"}  # identifies a run, but not its kind
+_NOISE = 0.005  # least spread, as a share of a loss, because two or three runs estimate it badly
 _OFF = 3.0  # spreads
 
-Remark = Callable[[int, Mapping[str, float]], str]  # of a step and its held-out figures
+Remark = Callable[[int, Mapping[str, float]], str]  # (step, held-out figures) -> comment
 
 
 class _Curve(TypedDict):
@@ -57,7 +60,7 @@ class _Document(TypedDict):
 
 @dataclass(frozen=True)
 class Curve:
-    """A figure over the steps of several runs that differ in their seeds."""
+    """The mean and spread of a figure over runs with different seeds."""
 
     steps: tuple[int, ...]
     mean: tuple[float, ...]
@@ -72,18 +75,18 @@ class Curve:
 
 @dataclass(frozen=True)
 class Reference:
-    """The curves of runs of one kind, and how they were made."""
+    """The curves of several runs of one kind, and how to reproduce them."""
 
     name: str
     command: str
-    digest: str  # `run_digest` of the runs
+    digest: str  # `run_digest`, which is equal for all runs
     seeds: tuple[int, ...]
     versions: Mapping[str, str]
     device: str
     curves: Mapping[str, Curve]  # by name in the log, such as eval/mlm_loss
 
     def remark(self, columns: Sequence[Shown]) -> Remark:
-        """Return a function that compares held-out losses that are shown with the reference, as text."""
+        """Return a function that compares the held-out losses in `columns` with the reference, as text."""
         labels = {f"eval/{name}": label for label, name, _ in columns if name.endswith("loss")}
         names = {name: label for name, label in labels.items() if name in self.curves}
 
@@ -105,15 +108,15 @@ def _compared(label: str, value: float, mean: float, spread: float) -> str:
 
 
 def run_digest(metadata: Mapping[str, Any]) -> str:
-    """SHA-256 (hex) of everything that a run's curves depend on except the seed; "" for a run from other weights.
+    """SHA-256 (hex) of everything that affects a run's curves except the seed; "" for a run with `init_from`.
 
-    `metadata` is that of `run_metadata`. Settings with default values are left out, so that a new setting does not
-    change the digest.
+    `metadata` as returned by `run_metadata`. Settings with default values are left out, so that adding a setting does
+    not change digests.
     """
     config = from_dict(metadata["config"])
     if config.init_from:
         return ""
-    free = {key for key, rule in RULES.items() if rule != IDENTITY} - _ALSO | _NOT
+    free = {key for key, rule in RULES.items() if rule != IDENTITY} - _INCLUDED | _EXCLUDED
     changed = differences(config, Config())
     values = {key: value for key, (_, value) in sorted(changed.items()) if key not in free}
     if "stages" in values:
@@ -123,14 +126,14 @@ def run_digest(metadata: Mapping[str, Any]) -> str:
 
 
 def reference_for(metadata: Mapping[str, Any], folder: Path = FOLDER) -> Reference | None:
-    """The reference for a run with this metadata, or None. Raises ValueError for a damaged file."""
+    """Find the reference for a run with this metadata. Raises ValueError for a damaged file."""
     digest = run_digest(metadata)
     return next((reference for reference in references_in(folder) if reference.digest == digest), None)
 
 
 @functools.cache
 def references_in(folder: Path) -> tuple[Reference, ...]:
-    """The references in a folder, sorted by file name. Raises ValueError for a damaged one."""
+    """Read the references in a folder, sorted by file name. Raises ValueError for a damaged file."""
     return tuple(read_reference(path) for path in sorted(folder.glob("*.json")))
 
 
@@ -141,7 +144,7 @@ def read_reference(path: Path) -> Reference:
         lengths = {len(curve[part]) for part in ("steps", "mean", "spread")}
         if len(lengths) > 1 or curve["steps"] != sorted(set(curve["steps"])):
             raise ValueError(
-                f"{path}: curves.{name}: steps must increase, each with a mean and a spread; write it again"
+                f"{path}: curves.{name}: steps must increase, each with a mean and a spread; write the file again"
             )
     curve_table = {name: Curve(*(tuple(curve[part]) for part in ("steps", "mean", "spread")))
             for name, curve in document["curves"].items()}  # fmt: skip
@@ -150,7 +153,7 @@ def read_reference(path: Path) -> Reference:
 
 
 def make_reference(name: str, command: str, runs: Sequence[str | AnyPath]) -> Reference:
-    """Make a reference from finished runs. Raises ValueError unless they are of one kind and of several seeds."""
+    """Make a reference from finished runs. Raises ValueError unless they are of one kind and have different seeds."""
     directories = [to_path(str(run)) for run in runs]
     metadata = [read_metadata(directory) for directory in directories]
     digests = [run_digest(record) for record in metadata]
@@ -159,10 +162,10 @@ def make_reference(name: str, command: str, runs: Sequence[str | AnyPath]) -> Re
         end = training["steps"]
         if not digest or digest != digests[0]:
             raise ValueError(
-                f"{directory}: another kind of run than {directories[0]}; give runs of one recipe and text"
+                f"{directory}: not the same kind of run as {directories[0]}; give runs of one recipe and text"
             )
         if record["step"] != end:
-            raise ValueError(f"{directory}: it has {record['step']:,} of {end:,} steps; finish it first")
+            raise ValueError(f"{directory}: the run has {record['step']:,} of {end:,} steps; finish it first")
     seeds = [record["config"]["training"]["seed"] for record in metadata]
     if len(set(seeds)) < max(_LEAST_RUNS, len(seeds)):
         raise ValueError(f"runs with the seeds {seeds}: a spread needs {_LEAST_RUNS} seeds or more, each once")
@@ -180,7 +183,7 @@ def make_reference(name: str, command: str, runs: Sequence[str | AnyPath]) -> Re
 
 
 def _curve(runs: Sequence[tuple[list[int], list[float]]]) -> Curve:
-    """Mean and spread of a figure at the steps that all runs have."""
+    """Mean and spread of a figure at the steps that all runs have in common."""
     steps = sorted(set.intersection(*(set(steps) for steps, _ in runs)))
     values = np.array([[dict(zip(*run, strict=True))[step] for step in steps] for run in runs])
     mean, spread = values.mean(axis=0), values.std(axis=0, ddof=1)
@@ -192,7 +195,7 @@ def _rounded(value: float) -> float:
 
 
 def write_reference(path: Path, reference: Reference) -> None:
-    """Write a reference as JSON, one line per list of a curve."""
+    """Write a reference as JSON, with each list of a curve on one line."""
     parts = {
         name: {"steps": list(curve.steps), "mean": list(curve.mean), "spread": list(curve.spread)}
         for name, curve in reference.curves.items()

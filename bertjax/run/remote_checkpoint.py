@@ -1,13 +1,14 @@
-"""Checkpoints in object storage, which has no rename, and where machines share no disk.
+"""Checkpoints in object storage, where renames are not atomic and machines have no common disk.
 
-In every process Orbax writes the shards of its own devices to a local folder, which is then uploaded; together the
-objects are the checkpoint that Orbax would have written on a shared disk. An array has one file per shard, however many
-devices hold it, and the processes share the writing by size. Once all have been uploaded, process 0 writes the
+Save: in every process, Orbax writes the shards of the local devices to a local folder, which is then uploaded. Together
+the objects equal the checkpoint that Orbax would write to a shared disk. An array has one file per shard, however many
+devices hold it, and the processes divide the writing by size. Once all shards are uploaded, process 0 writes the
 metadata. A folder without metadata is not a checkpoint, so a checkpoint is never partial; the next save removes such
-folders of killed jobs.
+folders left by killed jobs.
 
-To restore, every process downloads the shards that its devices need, and Orbax reads them from the local disk onto any
+Restore: every process downloads the shards that its devices need, and Orbax reads them from the local disk onto any
 mesh.
+
 This works for every kind of URL that fsspec opens; Orbax 0.12 itself supports only gs://.
 """
 
@@ -36,11 +37,11 @@ from bertjax.storage.remote import AnyPath, RemotePath
 from bertjax.storage.remote_run import StagingDir
 
 STATE, METADATA = "state", "metadata"  # the items of a checkpoint
-_DOCUMENT = f"{METADATA}/metadata"  # the path that Orbax uses, too
+_DOCUMENT = f"{METADATA}/metadata"  # the path that Orbax uses
 _GRID = ".zarray"  # Zarr's description of an array, with the shape of its chunks
-_COMMITTED = "commit_success.txt"  # the marker that Orbax reads in object storage
-_UPLOAD_SECONDS = 3600  # for the slowest of the processes
-# Messages that Orbax logs needlessly: warnings of every save, and errors that it raises as well.
+_COMMITTED = "commit_success.txt"  # the marker that Orbax expects in object storage
+_UPLOAD_SECONDS = 3600  # limit for the slowest process
+# Log messages of Orbax to hide: warnings at every save, and errors that it also raises.
 _EXPECTED = (
     *("Global object size logging disabled", "Skipping merge of OCDBT checkpoints"),
     *("Handler Commit operations or the Commit", "_SignalingThread.run() raised", "Save Finalize thread"),
@@ -53,7 +54,7 @@ class RemoteCheckpoints:
 
     def __init__(self, directory: RemotePath, staging: StagingDir, *, keep_last: int, keep_every: int) -> None:
         self._directory, self._claim = directory, staging.claim
-        self._name = directory.name  # another directory of the run may be written at the same time
+        self._name = directory.name  # distinguishes it from another directory that the run writes at the same time
         self._folder = staging.folder / self._name
         self._keep_last, self._keep_every = keep_last, keep_every
         self._orbax = ocp.AsyncCheckpointer(
@@ -68,7 +69,7 @@ class RemoteCheckpoints:
         self._failure: BaseException | None = None
 
     def save(self, step: int, tree: Any, document: Mapping[str, Any]) -> None:
-        """Start to write a checkpoint; returns once the arrays are copied."""
+        """Start writing a checkpoint; returns once the arrays are copied."""
         if jax.process_index() == 0:
             self._require_claim()
             for number in sorted(_numbers(self._directory) - set(steps(self._directory))):
@@ -81,7 +82,7 @@ class RemoteCheckpoints:
         self._upload.start()
 
     def wait_until_finished(self) -> None:
-        """Wait for the last save. Raises its error, if it failed."""
+        """Wait for the last save, and raise its error if it failed."""
         if self._upload is not None:
             self._upload.join()
             self._upload = None
@@ -101,7 +102,7 @@ class RemoteCheckpoints:
             self._orbax.close()
 
     def _run(self, step: int, document: Mapping[str, Any]) -> None:
-        """The thread of a save."""
+        """Publish in a thread, and keep the error for `wait_until_finished`."""
         try:
             self._publish(step, document)
         except BaseException as error:
@@ -111,10 +112,10 @@ class RemoteCheckpoints:
         self._orbax.wait_until_finished()
         target, folder = self._directory / str(step), self._folder / STATE
         files = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
-        # Files outside of folders are equal in all processes, and storages limit how often one name is written.
+        # Files outside folders are the same in all processes, and storage limits the write rate of an object.
         mine = [name for name in files if name != _COMMITTED and ("/" in name or jax.process_index() == 0)]
         (target / STATE).upload_all(folder, mine)
-        # If a process ends during its upload, the heartbeat of the others notices it long before this timeout.
+        # If a process dies during its upload, the heartbeat notices long before this timeout.
         self._barrier(key=f"{self._name}/{step} uploaded {self._saves}", timeout_ms=_UPLOAD_SECONDS * 1000)
         if jax.process_index() == 0:
             self._require_claim()
@@ -126,8 +127,7 @@ class RemoteCheckpoints:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _remove_old(self) -> None:
-        there = steps(self._directory)
-        for step in there[: -self._keep_last]:
+        for step in steps(self._directory)[: -self._keep_last]:
             if not self._keep_every or step % self._keep_every:
                 remove(self._directory / str(step))
 
@@ -137,28 +137,28 @@ class RemoteCheckpoints:
 
 
 def steps(directory: RemotePath) -> list[int]:
-    """The steps that have a checkpoint, ascending: those with metadata, which is written after the arrays."""
+    """Steps with a checkpoint, ascending; a checkpoint has metadata, which is written last."""
     return sorted(number for number in _numbers(directory) if (directory / str(number) / _DOCUMENT).is_file())
 
 
 def remove(checkpoint: RemotePath) -> None:
-    """Remove a checkpoint, its metadata first, so that a partial one is never taken for a checkpoint."""
+    """Remove a checkpoint, starting with its metadata, so that the rest never counts as a checkpoint."""
     (checkpoint / _DOCUMENT).unlink(missing_ok=True)
     checkpoint.rmtree()
 
 
 def set_aside(checkpoint: RemotePath, target: RemotePath) -> None:
-    """Rename a checkpoint, by a copy."""
+    """Rename a checkpoint by copying it."""
     checkpoint.copy_to(target)
     remove(checkpoint)
 
 
 @contextlib.contextmanager
-def near(state: AnyPath, arrays: Mapping[str, Any], staging: Path | None = None) -> Iterator[Path]:
-    """Yield a local folder with the files that Orbax needs to read some arrays: `state`, or a download of it.
+def local_state(state: AnyPath, arrays: Mapping[str, Any], staging: Path | None = None) -> Iterator[Path]:
+    """Yield a local folder with the files that Orbax needs to read some arrays: `state` itself, or a download.
 
-    `arrays` has a jax.ShapeDtypeStruct for each; of one with a sharding, only the shards that this process's devices
-    hold are downloaded. Raises OSError if the disk is too small for the download.
+    `arrays` has a jax.ShapeDtypeStruct for each. If it has a sharding, only the shards for this process's devices are
+    downloaded. Raises OSError if the disk is too small for the download.
     """
     if isinstance(state, Path):
         yield state
@@ -166,9 +166,9 @@ def near(state: AnyPath, arrays: Mapping[str, Any], staging: Path | None = None)
     structs = {name.replace("/", "."): array for name, array in arrays.items()}
     with tempfile.TemporaryDirectory(prefix="checkpoint-", dir=staging) as path:
         folder, sizes = Path(path), state.sizes()
-        # 1. The files of all arrays, and the description of each of these
-        described = [name for name in sizes if "/" not in name or name.startswith("array_metadatas/")]
-        state.download_all(folder, [*described, *(f"{name}/{_GRID}" for name in structs if f"{name}/{_GRID}" in sizes)])
+        # 1. The files about all arrays, and the description of each array
+        index = [name for name in sizes if "/" not in name or name.startswith("array_metadatas/")]
+        state.download_all(folder, [*index, *(f"{name}/{_GRID}" for name in structs if f"{name}/{_GRID}" in sizes)])
         # 2. The shards
         shards = [
             f"{name}/{file}" for name, array in structs.items() for file in _local_shards(folder / name, array, sizes)
@@ -176,15 +176,15 @@ def near(state: AnyPath, arrays: Mapping[str, Any], staging: Path | None = None)
         needed, free = sum(sizes[name] for name in shards), shutil.disk_usage(folder).free
         if needed > free:
             raise OSError(
-                f"{state}: {needed:,} bytes are to be copied to {folder.parent} and {free:,} are free; make room, or "
-                "set TMPDIR (for a run: data.cache_dir) to a larger disk"
+                f"{state}: downloading it to {folder.parent} needs {needed:,} bytes and {free:,} are free; make room, "
+                "or set TMPDIR (for a run: data.cache_dir) to a larger disk"
             )
         state.download_all(folder, shards)
         yield folder
 
 
 def _local_shards(folder: Path, array: Any, sizes: Mapping[str, int]) -> list[str]:
-    """The files of an array, by its description in `folder`, that this process's devices need; all without one."""
+    """The files of an array that this process's devices need; all files if its description is damaged."""
     files = {file for name in sizes if (file := name.removeprefix(f"{folder.name}/")) != name} - {_GRID}
     if array.sharding is None:
         return sorted(files)
@@ -192,28 +192,28 @@ def _local_shards(folder: Path, array: Any, sizes: Mapping[str, int]) -> list[st
         chunks = json.loads((folder / _GRID).read_bytes())["chunks"]
         rows = [
             [
-                range(*_covered(part, length, size))
+                range(*_chunk_range(part, length, size))
                 for part, length, size in zip(index, array.shape, chunks, strict=True)
             ]
             for index in array.sharding.addressable_devices_indices_map(array.shape).values()
         ]
     except (OSError, ValueError, TypeError, LookupError, ZeroDivisionError):
-        return sorted(files)  # Orbax says what is damaged
+        return sorted(files)  # Orbax will report the damage
     needed = {".".join(map(str, numbers)) or "0" for row in rows for numbers in itertools.product(*row)}
     return sorted(files & needed)
 
 
-def _covered(part: slice, length: int, size: int) -> tuple[int, int]:
-    """The first chunk of `size` elements that a part of an axis needs, and one past the last."""
+def _chunk_range(part: slice, length: int, size: int) -> tuple[int, int]:
+    """The range of chunks of `size` elements that cover a part of an axis."""
     start, stop, _ = part.indices(length)
     return start // size, -(-stop // size)
 
 
 def alone() -> ocp.options.MultiprocessingOptions:
-    """Options of Orbax for a process's own disk, without waiting for other processes."""
-    mine = jax.process_index()
+    """Orbax options to use a process's own disk without waiting for other processes."""
+    process = jax.process_index()
     return ocp.options.MultiprocessingOptions(
-        primary_host=None, active_processes={mine}, barrier_sync_key_prefix=f"process_{mine}"
+        primary_host=None, active_processes={process}, barrier_sync_key_prefix=f"process_{process}"
     )
 
 
@@ -222,7 +222,7 @@ def _numbers(directory: RemotePath) -> set[int]:
 
 
 def hide_expected_logs() -> None:
-    """Hide messages that Orbax logs needlessly."""
+    """Hide log messages of Orbax that are expected."""
     logging.getLogger("absl").addFilter(_is_unexpected)
 
 
@@ -231,9 +231,10 @@ def _is_unexpected(record: logging.LogRecord) -> bool:
 
 
 def _handler() -> ocp.PyTreeCheckpointHandler:
-    """The handler that writes one file per shard of an array, named by its index; OCDBT's files cannot be combined.
+    """A handler that writes one file per shard of an array, named by its index.
 
-    By default Orbax cuts an array into as many files as it has replicas, which every process downloads to restore it.
+    OCDBT files of several processes cannot be combined. By default Orbax splits an array into as many files as it has
+    replicas, and every process would have to download all of them to restore it.
     """
     arrays = ocp.type_handlers.ArrayHandler(use_replica_parallel=False)
     registry = ocp.type_handlers.create_type_handler_registry((jax.Array, arrays))
@@ -243,9 +244,9 @@ def _handler() -> ocp.PyTreeCheckpointHandler:
 
 
 def spread_writers(tree: Any) -> Any:
-    """Return the same arrays, without a copy, with their first replicas spread over the processes by size.
+    """Return the same arrays, without a copy, with their first replicas balanced over the processes by size.
 
-    Orbax writes the first replica of a shard, which otherwise lies in process 0 for all arrays.
+    Orbax writes the first replica of a shard, which is otherwise in process 0 for all arrays.
     """
     leaves, structure = jax.tree.flatten(tree)
     written: Counter[int] = Counter()  # process -> bytes
@@ -262,11 +263,11 @@ def spread_writers(tree: Any) -> Any:
 
 @functools.lru_cache
 def _orders(sharding: Sharding) -> dict[frozenset[int], NamedSharding]:
-    """The processes that hold a whole array -> the same sharding with the replica that they hold as the first."""
+    """Map each group of processes that together hold the array to a sharding whose first replica they hold."""
     if not isinstance(sharding, NamedSharding):
         return {}
     mesh = sharding.mesh
-    assert isinstance(mesh, Mesh), "of arrays on devices"
+    assert isinstance(mesh, Mesh), "the arrays are on devices"
     split = {name for names in sharding.spec if names for name in ((names,) if isinstance(names, str) else names)}
     axes = [axis for axis, name in enumerate(mesh.axis_names) if name not in split]
     orders: dict[frozenset[int], NamedSharding] = {}

@@ -1,7 +1,6 @@
 """Replay a step of a run from the checkpoint before it: its figures, its gradient by layer, and each row's loss.
 
-The steps from the checkpoint on are those of the run: the same program, the same batches, the same state. The
-logged figures are compared with those computed here.
+The replayed steps use the run's own program, batches and state, so their figures can be compared with the log.
 """
 
 from __future__ import annotations
@@ -38,53 +37,53 @@ class RowFigures:
     """The figures of one row of the batch."""
 
     number: int  # in the batch, from 0
-    losses: dict[str, float]  # mean of each objective over the row's predictions
-    share: float  # of the step's loss; the shares of all rows add up to it
-    gradient_norm: float  # of the row's part of the step's gradient, before clipping
+    losses: dict[str, float]  # mean loss of each objective over the row's predictions
+    share: float  # contribution to the step's loss, which is the sum over rows
+    gradient_norm: float  # of the row's contribution to the step's gradient, before clipping
 
 
 @dataclass(frozen=True)
 class Comparison:
     """Comparison with the log records whose steps were all replayed."""
 
-    compared: tuple[int, ...]  # their steps
-    different: dict[int, dict[str, tuple[float | None, float | None]]]  # step -> figure -> (logged, here)
+    compared: tuple[int, ...]  # steps of these records
+    different: dict[int, dict[str, tuple[float | None, float | None]]]  # step -> figure -> (logged, replayed)
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """A replayed step, numbered as in the log: step N completes N steps."""
+    """A replayed step. As in the log, step N is the one that completes N steps."""
 
     step: int
-    start: int  # the step of the checkpoint that it was replayed from; 0: the initial state
-    rows_read: np.ndarray  # int64 [B]: the numbers of the batch's rows in their stage
+    start: int  # the step of the checkpoint to replay from; 0 is the initial state
+    rows_read: np.ndarray  # int64 [B]: row numbers in the stage
     batch: Batch
-    figures: dict[str, float]  # of the step, by the names in the log without the group
+    figures: dict[str, float]  # of the step, by their names in the log without the group
     layers: dict[str, float]  # norms of the gradient before clipping, embeddings first
     rows: tuple[RowFigures, ...]  # in the order of the batch
     comparison: Comparison
 
 
 def replay(job: Job, state: TrainState, step: int, logged: list[Record], done: Callable[[int], object]) -> Replayed:
-    """Continue from a state to step number `step`, and on to the end of the log record that contains it, if any.
+    """Continue from a state to step number `step`, and to the end of the log record that contains it, if any.
 
     Call it under `jax.set_mesh(job.mesh)`. `logged` is the run's log; `done` is called after every step.
     """
     start = int(state.step)
     assert start < step <= job.stages[-1].stop
-    marks = [record for record in logged if LOSS in record]
-    last = max(step, next((record["step"] for record in marks if record["step"] >= step), step))
-    log = _Log(marks, start)
+    records = [record for record in logged if LOSS in record]
+    last = max(step, next((record["step"] for record in records if record["step"] >= step), step))
+    log = _Log(records, start)
     metrics = StepMetrics(job.peak.flops, log.tokens_before)
     details: dict[str, Any] = {}
     for stage, number, local in _batches(job, start, last):
         batch = to_global(job.mesh, local)
         if number + 1 == step:
-            details = _inspected(job, stage, state, batch, local)
-        state, of_step = stage.train_step(state, batch)
-        metrics.add(of_step)
+            details = _inspect(job, stage, state, batch, local)
+        state, step_metrics = stage.train_step(state, batch)
+        metrics.add(step_metrics)
         if number + 1 == step:
-            details["figures"] = {name: float(value) for name, value in of_step.items()}
+            details["figures"] = {name: float(value) for name, value in step_metrics.items()}
             details["rows_read"] = _rows_read(stage, number)
         if number + 1 in log.steps:
             metrics.drain()
@@ -94,13 +93,13 @@ def replay(job: Job, state: TrainState, step: int, logged: list[Record], done: C
 
 
 class _Log:
-    """The records of a run's log from a step on, compared one by one."""
+    """Compares the records of a run's log after step `start`, one by one."""
 
     def __init__(self, records: list[Record], start: int) -> None:
         self._records = {record["step"]: record for record in records if record["step"] > start}
         before = [record for record in records if record["step"] <= start]
         self.tokens_before = before[-1].get(TOKENS_SEEN, 0.0) if before else 0.0
-        # A record that began before the first replayed step cannot be compared.
+        # The first record cannot be compared if its window began before the first replayed step.
         self._whole = (before[-1]["step"] if before else 0) == start
         self.steps = self._records.keys()
         self.comparison = Comparison((), {})
@@ -112,13 +111,13 @@ class _Log:
             return
         logged = self._records[step]
         here = {name: logged_value(value) for name, value in figures.items() if not name.startswith(_RATES)}
-        unlike = {name: (logged[name], value) for name, value in here.items() if logged.get(name, value) != value}
+        differing = {name: (logged[name], value) for name, value in here.items() if logged.get(name, value) != value}
         now = self.comparison
-        self.comparison = Comparison((*now.compared, step), now.different | ({step: unlike} if unlike else {}))
+        self.comparison = Comparison((*now.compared, step), now.different | ({step: differing} if differing else {}))
 
 
 def _batches(job: Job, start: int, stop: int) -> Iterator[tuple[RunStage, int, Batch]]:
-    """Yield (stage, step, batch) of the steps from `start` up to `stop`."""
+    """Yield (stage, step, batch) from step `start` up to `stop`."""
     for stage in job.stages:
         first, last = max(start, stage.start), min(stop, stage.stop)
         if first >= last:
@@ -137,7 +136,7 @@ def _batches(job: Job, start: int, stop: int) -> Iterator[tuple[RunStage, int, B
 
 
 def _rows_read(stage: RunStage, step: int) -> np.ndarray:
-    """The row numbers, within the stage, of a step's batch."""
+    """Row numbers, within the stage, of a step's batch."""
     number, size = step - stage.start, stage.training.global_batch_size
     if isinstance(stage.batches, SkippedBatches):
         number = stage.batches.number(number)
@@ -149,8 +148,8 @@ def unskipped_batches(stage: RunStage) -> RunBatches:
     return stage.batches.source if isinstance(stage.batches, SkippedBatches) else stage.batches
 
 
-def _inspected(job: Job, stage: RunStage, state: TrainState, batch: Any, local: Batch) -> dict[str, Any]:
-    """The gradient of the step by layer, and the contribution of each row."""
+def _inspect(job: Job, stage: RunStage, state: TrainState, batch: Any, local: Batch) -> dict[str, Any]:
+    """Compute the gradient of the step by layer, and the contribution of each row."""
     step, parts = stage.train_step, stage.train_step.gradient
     weights = jax.jit(functools.partial(batch_weights, objectives=parts.objectives))(batch)
     keys = jax.jit(parts.keys)(state.step, batch)
@@ -174,8 +173,8 @@ def _inspected(job: Job, stage: RunStage, state: TrainState, batch: Any, local: 
         row_keys = None if all_keys is None else jax.device_put(all_keys[some], NamedSharding(job.mesh, P(BATCH_AXES)))
         norms, sums = jax.device_get(row_gradient(state.params, here, row_keys, weights, step.frozen))
         for shard, norm in enumerate(norms):
-            own = {name: float(values[shard]) for name, values in sums.items()}
-            figures.append(_row_figures(first + shard, own, float(norm), local, weights, parts.objectives))
+            row_sums = {name: float(values[shard]) for name, values in sums.items()}
+            figures.append(_row_figures(first + shard, row_sums, float(norm), local, weights, parts.objectives))
     return {"batch": local, "layers": _norms(squares), "rows": tuple(figures)}
 
 
@@ -184,15 +183,15 @@ def _row_figures(
 ) -> RowFigures:
     losses, share = {}, 0.0
     for objective in objectives:
-        loss, own = sums[f"{objective.name}_loss"], float(batch[objective.weight_key][number].sum())
-        if own:
-            losses[objective.name] = loss / own
+        loss, weight = sums[f"{objective.name}_loss"], float(batch[objective.weight_key][number].sum())
+        if weight:
+            losses[objective.name] = loss / weight
         share += objective.scale * loss / (float(weights[f"{objective.name}_weight"]) + objective.epsilon)
     return RowFigures(number, losses, share, norm)
 
 
 def _squares_by_layer(grads: Any) -> dict[str, jax.Array]:
-    """Part of the network -> sum of squares of its gradient, float32 [] or [layers] for the stack of layers."""
+    """Part of the network -> sum of squares of its gradient: float32 [], or [layers] for the stack of layers."""
     squares: dict[str, jax.Array] = {}
     for path, grad in jax.tree_util.tree_leaves_with_path(grads):
         names = [part.key for part in path]
@@ -221,7 +220,7 @@ def _norms(squares: Mapping[str, np.ndarray]) -> dict[str, float]:
 
 
 def _order(name: str) -> int:
-    """The rank of a part of the network in the list."""
+    """The rank of a part of the network in the forward pass."""
     order = ("embeddings", "first_layer", "layers", "final_norm")
     last = name.rpartition("/")[2]
     return order.index(last) if name.startswith("encoder/") and last in order else len(order)

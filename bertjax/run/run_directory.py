@@ -1,12 +1,12 @@
-"""The files of a run's directory, and reading a trained model from it.
+"""The directory of a run: write its files, and read a trained model from it.
 
 config.json   the resolved config            metrics.jsonl, tensorboard/   the curves
 vocab.txt     or other vocabulary files      checkpoints/<step>/           weights, moments, metadata
-report.html   the page about the run         huggingface/                  the exported model
-profile/      traces of steps, if enabled    owner.json                    whose run it is, in object storage
-best/<step>/  the weights to use, where training stops early
+report.html   the report                     huggingface/                  the exported model
+profile/      traces of steps, if enabled    owner.json                    the owning job, in object storage
+best/<step>/  the weights of the best evaluation, for early stopping
 plugins/      copies of the plug-in files that the run uses
-SHA256SUMS    the digests of those files, of a finished run
+SHA256SUMS    digests of these files, once the run is finished
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ from bertjax.training.stages import as_of_stage, make_stages, open_data, stage_o
 CONFIG_FILE = "config.json"
 _OWN_FILES = (CONFIG_FILE, METRICS_FILE, LOGGED_AS_FILE, "report.html", "results.json")
 _LOCK_FILE = ".lock"
-_TOGETHER_FILE = ".together"  # while several processes start
-_REMEMBERED_SECONDS = 10.0
+_PROBE_FILE = ".together"  # exists while several processes start
+_CACHED_SECONDS = 10.0  # for which a network disk may show an older state
 
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model read from a run: verified float32 weights on the first device, its config and its tokenizer."""
+    """A model loaded from a run: verified float32 weights on the first device, config and tokenizer."""
 
     directory: AnyPath
     step: int
@@ -67,48 +67,48 @@ class TrainedModel:
     tokenizer: Tokenizer
     graphdef: nnx.GraphDef
     params: Params
-    untrained: tuple[str, ...] = ()  # names in `params` of heads, or of the pooler, that nothing has trained
+    untrained: tuple[str, ...] = ()  # names in `params` of heads, or the pooler, with random weights
 
     @property
     def kind(self) -> str:
-        """The kind of task that it was fine-tuned for; empty for a model that was only pretrained."""
+        """The kind of task that the model was fine-tuned for; empty for a pretrained model."""
         return self.config.training.objectives[0] if network_class(self.config.model).of_task else ""
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The names of that task's labels, in the order of the network's outputs; none for numbers and spans."""
+        """The names of the task's labels in the order of the network's outputs; none for numbers and spans."""
         return self.config.task.labels if isinstance(self.config, FinetuneConfig) else ()
 
     @property
     def generator(self) -> TrainedModel | None:
-        """The generator that it was trained with, as a model of its own; None if there is none."""
+        """The generator of an ELECTRA-like model as a separate model; None without a generator."""
         if GENERATOR not in self.params:
             return None
-        net, params = extract_generator(self.config.model, self.params)
-        objectives = get_family(net.family).objectives
-        config = replace(self.config, model=net, training=replace(self.config.training, objectives=objectives))
-        return replace(self, config=config, graphdef=abstract_network(net, config.execution)[0], params=params)
+        model, params = extract_generator(self.config.model, self.params)
+        objectives = get_family(model.family).objectives
+        config = replace(self.config, model=model, training=replace(self.config.training, objectives=objectives))
+        return replace(self, config=config, graphdef=abstract_network(model, config.execution)[0], params=params)
 
     @functools.cached_property
     def max_length(self) -> int:
-        """Tokens in the longest rows that it was trained on."""
+        """Length of the longest rows that the model was trained on, in tokens."""
         return max(stage.data.sequence_length for stage in make_stages(self.config) if stage.start < max(self.step, 1))
 
 
 def extract_generator(config: ModelConfig, params: Params) -> tuple[ModelConfig, Params]:
-    """The generator of a model as a network of its own, with the tables that it shares."""
-    own, alone = params[GENERATOR], ("projection", DIFFERENCE)
-    shared = {name: part for name, part in params["encoder"]["embeddings"].items() if name not in alone}
-    embeddings = shared | own["encoder"].get("embeddings", {})
-    return generator_config(config), own | {"encoder": own["encoder"] | {"embeddings": embeddings}}
+    """Extract the generator of a model as a separate network, including the embedding tables that it shares."""
+    generator, unshared = params[GENERATOR], ("projection", DIFFERENCE)
+    shared = {name: part for name, part in params["encoder"]["embeddings"].items() if name not in unshared}
+    embeddings = shared | generator["encoder"].get("embeddings", {})
+    return generator_config(config), generator | {"encoder": generator["encoder"] | {"embeddings": embeddings}}
 
 
 @contextlib.contextmanager
 def own_directory(directory: AnyPath, cache_dir: str = "", process: int = 0) -> Iterator[StagingDir | None]:
-    """Make a run's directory and lock it against a second trainer.
+    """Create a run's directory and lock it against a second trainer.
 
-    `process` 0 does so for all processes of a run. If the directory is a URL, every process gets a staging directory
-    below `cache_dir`. Raises ValueError while another process of this machine trains in it.
+    `process` 0 locks it for all processes of a run. If the directory is a URL, every process gets a staging directory
+    below `cache_dir`. Raises ValueError while another process on this machine trains in it.
     """
     if isinstance(directory, RemotePath):
         with staging_dir(directory, cache_dir, process) as staging:
@@ -124,57 +124,57 @@ def own_directory(directory: AnyPath, cache_dir: str = "", process: int = 0) -> 
 
 
 def require_shared(directory: AnyPath, processes: Processes) -> None:
-    """Check that all processes share the run's directory: process 0 writes a token there that all must read.
+    """Check that all processes share the run's directory: process 0 writes a token there that all others must read.
 
-    Raises ValueError, in all of them, naming those that cannot read it.
+    Raises ValueError, in all processes, naming those that cannot read it.
     """
     if processes.count == 1:
         return
-    probe = directory / _TOGETHER_FILE
-    word = secrets.token_hex(8)
+    probe = directory / _PROBE_FILE
+    token = secrets.token_hex(8)
     if processes.first:
-        replace_text(probe, word)
-    word = processes.broadcast("word in the run's directory", word)
-    wrong = processes.gather("what is wrong with the run's directory", _why_unread(probe, word))
+        replace_text(probe, token)
+    token = processes.broadcast("token in the run's directory", token)
+    errors = processes.gather("errors with the run's directory", _read_error(probe, token))
     if processes.first:
         probe.unlink(missing_ok=True)
-    strangers = [number for number, why in enumerate(wrong) if why]
-    if strangers:
+    failed = [number for number, error in enumerate(errors) if error]
+    if failed:
         advice = "mount one under the same name everywhere, or use object storage, and name it with --run-dir"
         if isinstance(directory, RemotePath):
-            advice = "give every host what it needs to reach it"
+            advice = "give every host access to it"
         raise ValueError(
-            f"run_dir={directory}: {processes.describe(strangers)} cannot read what {processes.describe([0])} writes "
-            f"there ({wrong[strangers[0]]}), and checkpoints need a directory that all hosts share; {advice}"
+            f"run_dir={directory}: {processes.describe(failed)} cannot read what {processes.describe([0])} writes "
+            f"there ({errors[failed[0]]}), but checkpoints need a directory that all hosts share; {advice}"
         )
 
 
-def _why_unread(probe: AnyPath, word: str) -> str:
-    """Why a file lacks this content, after the time for which a network disk may cache an older state; else ''."""
-    deadline = time.monotonic() + _REMEMBERED_SECONDS
+def _read_error(probe: AnyPath, token: str) -> str:
+    """Why a file does not contain the token; empty if it does. Retries while a network disk may show an older state."""
+    deadline = time.monotonic() + _CACHED_SECONDS
     while True:
         try:
-            if probe.read_text() == word:
+            if probe.read_text() == token:
                 return ""
-            why = f"{probe} holds something else"
+            reason = f"{probe} has other content"
         except OSError as error:
-            why = str(error)
+            reason = str(error)
         if time.monotonic() > deadline:
-            return why
+            return reason
         time.sleep(0.2)
 
 
 def describe_run(config: Config, tokenizer: Tokenizer, staging: StagingDir | None = None) -> str | None:
-    """Write the resolved config and the vocabulary into the run's directory, which this process must own.
+    """Write the resolved config, the vocabulary and the plug-ins into the run's directory, which must be locked.
 
-    In object storage this job first claims the directory. Returns a line to print if another job may have owned it.
+    In object storage, this job first claims the directory. Returns a notice if another job may have owned it.
     """
     notice = staging.claim.take() if staging is not None and staging.claim is not None else None
     directory = to_path(config.directory)
     (directory / SUMS_FILE).unlink(missing_ok=True)
     write_config(directory, config)
     for name in {*VOCABULARY_FILES, *COMPANIONS} - tokenizer.files.keys():
-        (directory / name).unlink(missing_ok=True)  # of a run with another tokenizer that never saved
+        (directory / name).unlink(missing_ok=True)  # left by a run with another tokenizer, before its first save
     for name, content in tokenizer.files.items():
         replace_bytes(directory / name, content)
     for name, (recorded, content) in plug_ins.files().items():
@@ -185,9 +185,9 @@ def describe_run(config: Config, tokenizer: Tokenizer, staging: StagingDir | Non
 
 
 def seal(directory: AnyPath) -> None:
-    """List the digests of a finished run's own files in `SHA256SUMS`, for `bertjax run verify`; resuming removes it.
+    """Write the digests of a finished run's files to `SHA256SUMS`, for `bertjax run verify`; resuming removes it.
 
-    Checkpoints and exports have digests of their own.
+    Checkpoints and exports are left out, because they contain their own digests.
     """
     names = [name for name in (*_OWN_FILES, *VOCABULARY_FILES, *COMPANIONS) if (directory / name).is_file()]
     if isinstance(directory, Path):
@@ -198,14 +198,14 @@ def seal(directory: AnyPath) -> None:
 
 
 def write_config(directory: AnyPath, config: Config) -> None:
-    """Write the resolved config of the run in a directory, replacing an older one."""
+    """Write or replace the resolved config in a run's directory."""
     replace_text(directory / CONFIG_FILE, json.dumps(to_dict(config), indent=2) + "\n")
 
 
 def require_own_run(config: Config) -> None:
-    """Raise ValueError if the directory holds another run, or if it or data.root cannot be written.
+    """Raise ValueError if the directory holds another run, or if it or data.root is not writable.
 
-    Checked without the data. A damaged checkpoint is ignored here: restoring reports it.
+    Does not need the data. A damaged checkpoint is ignored here; restoring reports it.
     """
     directory = to_path(config.directory)
     _require_writable("--run-dir", directory)
@@ -216,30 +216,29 @@ def require_own_run(config: Config) -> None:
         return
     if saved is None:
         return
-    there = saved["config"]["model"]
-    model = replace(config.model, **{key: there[key] for key in FROM_VOCABULARY if key in there})
-    now = replace(config, model=model)
-    check_compatible(saved, saved | {"config": to_dict(now)})
+    saved_model = saved["config"]["model"]
+    model = replace(config.model, **{key: saved_model[key] for key in FROM_VOCABULARY if key in saved_model})
+    check_compatible(saved, saved | {"config": to_dict(replace(config, model=model))})
 
 
 def _require_writable(option: str, directory: AnyPath) -> None:
-    """Raise ValueError if a local folder can neither be written nor made."""
+    """Raise ValueError if a local folder cannot be created or written to."""
     if not isinstance(directory, Path):
         return
-    there = next(path for path in (directory, *directory.absolute().parents) if path.exists())
-    if not there.is_dir():
-        raise ValueError(f"{option} {directory}: {there} is a file, not a folder; name another")
-    if not os.access(there, os.W_OK | os.X_OK):
+    existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        raise ValueError(f"{option} {directory}: {existing} is a file, not a folder; name another")
+    if not os.access(existing, os.W_OK | os.X_OK):
         raise ValueError(
-            f"{option} {directory}: {there} is not writable; name another folder, or change its permissions"
+            f"{option} {directory}: {existing} is not writable; name another folder, or change its permissions"
         )
 
 
 def load_run(path: str | AnyPath) -> TrainedModel:
-    """Read the newest checkpoint of a run, or a given one (`<run>/checkpoints/<step>`), verified.
+    """Load and verify a model from the newest checkpoint of a run, or from `<run>/checkpoints/<step>`.
 
-    Modules that only training needs are left out (`TaskNetwork.served`). Raises ValueError if there is none, if it is
-    damaged, or if the run's vocabulary is not the one it was trained with.
+    Modules that only training needs are left out (`TaskNetwork.served`). Raises ValueError if there is no checkpoint,
+    if it is damaged, or if it was trained with another vocabulary than the run's.
     """
     path = to_path(str(path))
     metadata = read_metadata(path)
@@ -249,8 +248,8 @@ def load_run(path: str | AnyPath) -> TrainedModel:
     tokenizer = load_run_tokenizer(directory, TextRules.of(config.data))
     if tokenizer.fingerprint != metadata["tokenizer_fingerprint"]:
         raise ValueError(
-            f"{directory / tokenizer.main_file} is not the vocabulary that checkpoint {metadata['step']} was trained "
-            "with; put the original back"
+            f"{directory / tokenizer.main_file}: checkpoint {metadata['step']} was trained with another vocabulary; "
+            "put the original back"
         )
     recorded = config
     if not isinstance(config, FinetuneConfig):
@@ -267,48 +266,48 @@ def load_run(path: str | AnyPath) -> TrainedModel:
 
 
 def open_run_plugins(directory: AnyPath, config: Config) -> None:
-    """Import the plug-ins that the config of a run records. Raises ValueError as `open_plugins` does."""
+    """Import the plug-ins recorded in a run's config. Raises ValueError like `open_plugins`."""
     plug_ins.open_plugins(config.plugins, str(directory), lambda name: (directory / name).read_bytes())
 
 
 def _untrained(config: Config, metadata: Mapping[str, Any], params: Params) -> tuple[str, ...]:
     """The heads of a checkpoint that still have their random initial weights.
 
-    A run from scratch begins with random weights in all heads; its objectives with a weight above 0 train some.
+    A run from scratch begins with random weights in all heads; objectives with a positive weight train their heads.
     """
-    begun = metadata.get(DRAWN, () if config.init_from else get_family(config.model.family).heads)
+    random_heads = metadata.get(DRAWN, () if config.init_from else get_family(config.model.family).heads)
     trained: set[str] = set()
     if not network_class(config.model).of_task and metadata["step"]:
-        begun_stages = [stage for stage in make_stages(config) if stage.start < metadata["step"]]
-        used = [objective for stage in begun_stages for objective in stage_objectives(config, stage)]
+        stages = [stage for stage in make_stages(config) if stage.start < metadata["step"]]
+        used = [objective for stage in stages for objective in stage_objectives(config, stage)]
         trained.update(*(objective.heads for objective in used if objective.scale))
     heads = {"pooler", *get_family(config.model.family).heads} & params.keys() - trained
-    return tuple(name for name in begun if name in heads)
+    return tuple(name for name in random_heads if name in heads)
 
 
 def open_run_data(path: str | AnyPath, config: Config, progress: Progress) -> TrainingData:
     """Open the data that a run was trained on; `path` is its directory or a checkpoint.
 
-    The run's own token store is used if it still exists, even if the sources have changed. Raises ValueError like
-    `open_data`, and if that store is gone and the sources have changed.
+    Uses the run's token store if it still exists, even if the sources have changed. Raises ValueError like `open_data`,
+    and if the store is gone and the sources have changed.
     """
     saved = read_metadata(path)
     content = open_data(config, progress, saved["data_fingerprint"])
     now = {"tokenizer_fingerprint": content.tokenizer.fingerprint, "data_fingerprint": content.fingerprint}
-    for (key, fingerprint), what in zip(now.items(), ("vocabulary", "text"), strict=True):
+    for (key, fingerprint), content_name in zip(now.items(), ("vocabulary", "text"), strict=True):
         if fingerprint != saved[key]:
             raise ValueError(
-                f"{path}: the {what} has changed since this run began, and the run's token store is not below "
-                f"data.root={config.data.root!r}. Run the command in the folder that it was trained in, with the files "
-                f"of data.sources={list(config.data.sources)} as they were"
+                f"{path}: the {content_name} has changed since this run began, and the run's token store is not below "
+                f"data.root={config.data.root!r}. Run the command in the folder where the run was trained, with the "
+                f"original files of data.sources={list(config.data.sources)}"
             )
     return content
 
 
 def own_data_fingerprint(config: Config) -> str:
-    """The fingerprint of the data that the run in the config's directory was trained on.
+    """Fingerprint of the data of the run in the config's directory.
 
-    Empty if no run has begun there, its newest checkpoint is damaged, or it has other settings of data.
+    Empty if the directory has no checkpoint, if the newest is damaged, or if it has other data settings.
     """
     directory = to_path(config.directory)
     try:
@@ -321,7 +320,7 @@ def own_data_fingerprint(config: Config) -> str:
 
 
 def _data_identity(config: dict[str, Any]) -> dict[str, Any]:
-    """The settings of data, without those of file locations and reading speed."""
+    """The data settings without file locations and reading speed."""
     rules = {key: RULES[f"data.{key}"] for key in config["data"]}
     return {key: value for key, value in config["data"].items() if not rules[key].allowed or rules[key].notice}
 
@@ -329,7 +328,7 @@ def _data_identity(config: dict[str, Any]) -> dict[str, Any]:
 def data_to_resume(config: Config, progress: Progress) -> TrainingData:
     """Open the data of a run that begins or resumes.
 
-    Raises ValueError like `open_data`, and, before text is prepared, if the text has changed since the run began.
+    Raises ValueError like `open_data`, and if the text has changed since the run began, before preparing any.
     """
     fingerprint, data = own_data_fingerprint(config), config.data
     if not fingerprint or data.store or are_records(data):
@@ -340,15 +339,15 @@ def data_to_resume(config: Config, progress: Progress) -> TrainingData:
     if changes := text_changes(store.manifest, data):
         raise ValueError(
             f"the text has changed since this run began ({'; '.join(changes)}). Use --run-dir NEW for a new run with "
-            "this text, or put the files or packages back as they were to continue this one"
+            "this text, or restore the files or packages to continue this one"
         )
-    # The file of one of these keys may have changed, which only the fingerprint of a new store shows.
+    # These files may have changed, which only the fingerprint of a new store reveals.
     has_files = data.vocab or data.units or data.entity_map
     return open_data(config, progress, "" if has_files else fingerprint)
 
 
 def load_run_tokenizer(directory: AnyPath, rules: TextRules) -> Tokenizer:
-    """The tokenizer in a run's directory. Raises ValueError if there is none."""
+    """Load the tokenizer from a run's directory. Raises ValueError if there is none."""
     if isinstance(directory, Path):
         return load_tokenizer(directory, rules)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""The session of a run: its processes, their output, the config they agree on, and its end by a signal."""
+"""Context of a run: join its processes, print in process 0 only, compare their configs, end at a signal."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from bertjax.runtime.connections import EXIT_CODES
 from bertjax.runtime.processes import Processes, Stopped, join
 from bertjax.storage.progress import SIGNS
 
-# Keys that may differ between hosts: paths, and the number of the process.
-_OF_A_HOST = {
+# Keys that may differ between hosts.
+_HOST_KEYS = {
     "data.root",
     "data.cache_dir",
     "data.cache_gb",
@@ -31,8 +31,8 @@ _OF_A_HOST = {
 def session(config: Config, *, ends_process: bool) -> Iterator[tuple[Processes, Say]]:
     """Join the processes of a run; yields them and a function that prints a line in process 0.
 
-    `ends_process`: a signal may end this Python process, as a verb's, where nothing would be lost; without it the
-    signal becomes an exception. Raises as `join` does.
+    With `ends_process`, a signal may end this Python process when no work would be lost, as a verb's process should;
+    otherwise it raises an exception. Raises like `join`.
     """
     cache_folder = set_compilation_cache(config.compilation_cache)
     with SIGNS.speaking("working"), ExitStack() as leaving:
@@ -58,24 +58,24 @@ def _say_nothing(line: str) -> None:
     pass
 
 
-def raise_stopped(exit_code: int, words: str) -> NoReturn:
-    """Raise Stopped with this message for a run that ended with the exit code of a signal."""
+def raise_stopped(exit_code: int, message: str) -> NoReturn:
+    """Raise Stopped for a run that ended with the exit code of a signal."""
     (number,) = (number for number, code in EXIT_CODES.items() if code == exit_code)
-    raise Stopped(number, words)
+    raise Stopped(number, message)
 
 
 def require_same_config(config: Config, processes: Processes) -> None:
-    """Raise ValueError naming the keys that differ between the processes, other than those of one host."""
-    flat = {key: repr(value) for key, value in flatten(to_dict(config)).items() if key not in _OF_A_HOST}
+    """Raise ValueError naming the keys that differ between processes and are not specific to a host."""
+    flat = {key: repr(value) for key, value in flatten(to_dict(config)).items() if key not in _HOST_KEYS}
     digest = hashlib.sha256(json.dumps(flat).encode()).hexdigest()[:16]
     digests = processes.gather("digest of the config", digest)
     other = next((number for number, value in enumerate(digests) if value != digests[0]), None)
     if other is None:
         return
-    # Only those two, as everybody gets what everybody gives.
+    # Only these two send their config, because every process receives what all processes send.
     texts = processes.gather("config", json.dumps(flat) if processes.number in (0, other) else "")
-    first, its = json.loads(texts[0]), json.loads(texts[other])
-    differing = [f"{key}={its[key]} (process 0: {first[key]})" for key in first if its[key] != first[key]]
+    ours, theirs = json.loads(texts[0]), json.loads(texts[other])
+    differing = [f"{key}={theirs[key]} (process 0: {ours[key]})" for key in ours if theirs[key] != ours[key]]
     raise ValueError(
         f"{processes.describe([other])} was started with another config: {', '.join(differing)}; "
         "start all processes with the same recipe and overrides"

@@ -1,6 +1,6 @@
-"""Logs of a run: a JSONL file always, TensorBoard by default, and the loggers that the config names.
+"""Logs of a run: always a JSONL file, TensorBoard by default, and the loggers named in the config.
 
-Only the first process of a run writes. A metric's name is `group/name`, as in `train/mlm_loss`; its value is a float.
+Only process 0 writes. A metric's name has the form `group/name`, such as `train/mlm_loss`; its value is a float.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from bertjax.storage.lean_import import without
 from bertjax.storage.remote import AnyPath
 from bertjax.storage.remote_run import Mirror, StagingDir
 
-METRICS_FILE = "metrics.jsonl"  # within the run's directory
+METRICS_FILE = "metrics.jsonl"  # in the run's directory
 TENSORBOARD_DIRECTORY = "tensorboard"
-LOGGED_AS_FILE = "logged_as.json"  # logger -> the id of the run there
+LOGGED_AS_FILE = "logged_as.json"  # logger -> id of the run in that service
 
 Record = dict[str, Any]  # one line of the JSONL file: "step" (int), "time" (ISO 8601, UTC), then metrics
-Curves = dict[str, tuple[list[int], list[float]]]  # metric -> its steps, rising, and its values
+Curves = dict[str, tuple[list[int], list[float]]]  # metric -> (ascending steps, values)
 
 
-# How this process left the run: at its end, by a signal (it may be resumed), or by an error.
+# How this process ended: after the last step, by a signal (the run may be resumed), or by an error.
 Ending = Literal["finished", "stopped", "failed"]
 
 
@@ -41,7 +41,7 @@ class Writer(Protocol):
         """Record the metrics of one step."""
 
     def flush(self) -> None:
-        """Make everything written so far readable by others."""
+        """Make everything written so far readable to others."""
 
     def close(self, ending: Ending) -> None:
         """Store everything written, and record how the run ended."""
@@ -51,13 +51,13 @@ OpenWriter = Callable[[Path, int], Writer]  # (folder for its files, step at whi
 
 
 class JsonlWriter:
-    """Appends to a JSONL file, a line per write, without buffering.
+    """Appends one line per write to a JSONL file, without buffering.
 
-    A value that is not finite, which JSON cannot represent, is written as null.
+    Values that are not finite are written as null, because JSON cannot represent them.
     """
 
     def __init__(self, path: Path, resume_step: int) -> None:
-        """Open `path`, after removing lines of a killed process beyond `resume_step`, and an incomplete last line."""
+        """Open `path`; removes lines of a killed process after `resume_step`, and an incomplete last line."""
         if path.exists():
             retained_records = (record for record in read_metrics(path) if record["step"] <= resume_step)
             replace_text(path, "".join(_line(record) for record in retained_records))
@@ -72,22 +72,22 @@ class JsonlWriter:
             self._file.write(line)
 
     def flush(self) -> None:
-        """Bring the file to disk: a checkpoint that outlives a loss of power finds the lines before it."""
+        """Sync the file to disk, so that after a power loss no checkpoint is newer than the log."""
         with naming(self._path):
             os.fsync(self._file.fileno())
 
     def close(self, ending: Ending = "finished") -> None:
-        """Bring the file to disk."""
+        """Sync and close the file."""
         if not self._file.closed:
             self.flush()
             self._file.close()
 
 
 class TensorBoardWriter:
-    """Writes scalars for TensorBoard, which hides those that a killed process wrote after `resume_step`.
+    """Writes scalars for TensorBoard, which hides scalars of a killed process after `resume_step`.
 
-    tensorboardX's `SummaryWriter` writes in a thread, which ends on a full disk; the training thread then waits for it
-    for ever. Here an error is raised where it occurs.
+    tensorboardX's `SummaryWriter` writes in a thread, which dies on a full disk; the training thread then waits for it
+    forever. This class raises the error where it occurs.
     """
 
     def __init__(self, directory: Path, resume_step: int) -> None:
@@ -95,10 +95,10 @@ class TensorBoardWriter:
             from tensorboardX.event_file_writer import EventsWriter
             from tensorboardX.proto import event_pb2
             from tensorboardX.summary import scalar
-        event: Any = event_pb2  # protobuf makes its classes when it is imported
+        event: Any = event_pb2  # its classes are created on import
         self._event, self._scalar, self._directory = event.Event, scalar, directory
         directory.mkdir(parents=True, exist_ok=True)
-        # Event files are named by second and host: without the suffix a quick restart would write to the same file.
+        # Event files are named by second and host; without the suffix a quick restart would write to the same file.
         self._file = EventsWriter(str(directory / "events"), f".{os.getpid()}")
         started = event.SessionLog(status=event.SessionLog.START)
         self._file.write_event(self._event(wall_time=time.time(), step=resume_step + 1, session_log=started))
@@ -113,20 +113,20 @@ class TensorBoardWriter:
             self._file.flush()
 
     def flush(self) -> None:
-        """Bring the event file up to date."""
+        """Flush the event file."""
         with naming(self._directory):
             self._file.flush()
 
     def close(self, ending: Ending = "finished") -> None:
-        """Bring the event file to disk."""
+        """Close the event file."""
         with naming(self._directory):
             self._file.close()
 
 
 class Telemetry:
-    """Passes metrics to several writers; a context manager that closes them.
+    """Passes metrics to several writers, and closes them as a context manager.
 
-    With a mirror, their files are uploaded in the background.
+    With a mirror, it uploads their files in the background.
     """
 
     def __init__(self, writers: Sequence[Writer], mirror: Mirror | None = None) -> None:
@@ -134,7 +134,7 @@ class Telemetry:
         self.ending: Ending = "finished"  # unless an error changes it
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Record the metrics of one step everywhere."""
+        """Record the metrics of one step with every writer."""
         for writer in self._writers:
             writer.write(step, metrics)
         if self._mirror is not None and self._mirror.is_due:
@@ -142,7 +142,7 @@ class Telemetry:
             self._mirror.publish_in_background()
 
     def publish(self) -> None:
-        """Publish everything written so far in the run's directory; a checkpoint is written only after that."""
+        """Flush and upload everything written so far; called before a checkpoint is written."""
         self._flush()
         if self._mirror is not None:
             self._mirror.publish()
@@ -171,7 +171,7 @@ class Telemetry:
 
 
 def open_tensorboard(folder: Path, resume_step: int) -> Writer:
-    """TensorBoard's event files of a run in their own folder."""
+    """Open a writer of TensorBoard event files in a subfolder."""
     return TensorBoardWriter(folder / TENSORBOARD_DIRECTORY, resume_step)
 
 
@@ -182,22 +182,20 @@ def open_telemetry(
     loggers: Iterable[OpenWriter] = (open_tensorboard,),
     staging: StagingDir | None = None,
 ) -> Telemetry:
-    """The writers of a run that starts (`resume_step` 0) or resumes the checkpoint of `resume_step`.
+    """Open the writers of a run that starts (`resume_step=0`) or resumes from a checkpoint.
 
-    If the directory is a URL, they write into the staging directory, which is uploaded. Errors of a logger close the
-    other ones.
+    If the directory is a URL, they write into the staging directory, which is uploaded. If a logger raises an error,
+    the writers before it are closed.
     """
     mirror = None
     if isinstance(run_dir, Path):
         folder = run_dir
     else:
-        assert staging is not None and staging.claim is not None, (
-            "a run in object storage is written by way of a staging directory"
-        )
+        assert staging is not None and staging.claim is not None, "writing to object storage requires staging"
         folder = staging.folder / "logs"
         folder.mkdir()
-        if there := [name for name in (METRICS_FILE, LOGGED_AS_FILE) if (run_dir / name).is_file()]:
-            run_dir.download_all(folder, there)
+        if existing := [name for name in (METRICS_FILE, LOGGED_AS_FILE) if (run_dir / name).is_file()]:
+            run_dir.download_all(folder, existing)
         mirror = Mirror(folder, run_dir, staging.claim)
     writers: list[Writer] = [JsonlWriter(folder / METRICS_FILE, resume_step)]
     try:
@@ -209,32 +207,32 @@ def open_telemetry(
 
 
 def read_metrics(path: AnyPath) -> list[Record]:
-    """The records of a JSONL file of metrics, without an incomplete last line of a killed process.
+    """Read the records of a JSONL file of metrics, ignoring an incomplete last line left by a killed process.
 
-    Raises ValueError naming the line if any other is not a record.
+    Raises ValueError naming the first line that is not a record.
     """
     *lines, _torn = path.read_text(encoding="utf-8", errors="replace").split("\n")
     return [_parse(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
 
 
 def logged_until(directory: AnyPath, start: int) -> list[Record]:
-    """The log records of the run up to step `start`, where this process begins."""
+    """Read the log records up to step `start`, where this process begins; none without a log."""
     path = directory / METRICS_FILE
     return [record for record in read_metrics(path) if record["step"] <= start] if path.exists() else []
 
 
 class Past(TypedDict):
-    """The part of the log so far that the loop needs."""
+    """What the loop needs from the log so far."""
 
     step: int  # at which this process begins
     evaluated: bool  # whether that step was evaluated
     tokens: float  # trained on, without padding
-    figures: list[float]  # of early stopping, at the evaluations so far
-    losses: list[tuple[int, float | None]]  # the last ones, each with its step
+    figures: list[float]  # the early-stopping figure at the evaluations so far
+    losses: list[tuple[int, float | None]]  # the last steps with their losses
 
 
 def summarize_log(logged: list[Record], start: int, figure: str, losses: int) -> Past:
-    """Summarize the log up to step `start`: `figure` is that of early stopping, `losses` the number of losses."""
+    """Summarize the log up to step `start`: the values of the early-stopping `figure`, and the last `losses` losses."""
     figures = [record[figure] for record in logged if figure in record]
     names = {name for record in logged if record["step"] == start for name in record}
     return {
@@ -247,7 +245,7 @@ def summarize_log(logged: list[Record], start: int, figure: str, losses: int) ->
 
 
 def curves(records: Iterable[Record]) -> Curves:
-    """Every metric by step. If a step was written twice, the later value counts; null becomes NaN."""
+    """Collect every metric by step. If a step was written twice, the later value counts; null becomes NaN."""
     series: dict[str, dict[int, float]] = {}
     for record in records:
         for name, value in record.items():
@@ -259,7 +257,7 @@ def curves(records: Iterable[Record]) -> Curves:
 def logged_value(value: float) -> float | None:
     """Round a figure as the JSONL file does; None for NaN and infinity."""
     value = float(value)
-    # Nine digits distinguish any two float32.
+    # Nine digits distinguish any two float32 values.
     return float(f"{value:.9g}") if math.isfinite(value) else None
 
 

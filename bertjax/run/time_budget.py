@@ -1,9 +1,9 @@
-"""A run within a time budget: measure the machine once, then train as many steps as fit.
+"""Train within a time budget: measure the machine once, then train as many steps as fit.
 
-1. `measure` times the parts of the run, with its own compiled programs and a state that is discarded.
-2. `fitted` finds the largest number of steps with which the whole command ends in time.
-The decision is a config like any other, with its `training.steps`. A resumed run reads it from config.json (`as_begun`)
-and measures nothing.
+1. `measure` times the parts of the run with its compiled programs and a state that is discarded.
+2. `fit_steps` finds the largest number of steps for which the whole command ends in time.
+The decision is written to config.json as `training.steps`. A resumed run reads it there (`keep_decided_length`) and
+measures nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from bertjax.input.feed import open_feed
 from bertjax.model.network import Params
 from bertjax.parallel.sharding import local_rows, to_global
 from bertjax.run.checkpoint import DIRECTORY, Checkpoints, saved_steps
-from bertjax.run.job import HeldOutText, Job, RunStage, rescheduled
+from bertjax.run.job import HeldOutText, Job, RunStage, reschedule
 from bertjax.run.metrics import StepMetrics
 from bertjax.run.progress import duration
 from bertjax.run.run_directory import CONFIG_FILE, describe_run, own_directory, require_shared
@@ -45,27 +45,27 @@ from bertjax.training.evaluate import HeldOut
 from bertjax.training.stages import make_stages
 from bertjax.training.state import TrainState, init_state
 
-AIM = 0.98  # share of the budget after which the command should end: late is worse than early
-_MEASURING = 0.05  # share of the budget for the steps that are measured, and for evaluations half as much
+AIM = 0.98  # share of the budget after which the command should end; late is worse than early
+_MEASURING = 0.05  # share of the budget to spend on measured steps; evaluations get half as much
 _LONGEST_MEASUREMENT = 120.0  # seconds
 _LEAST_STEPS = 3  # to measure
-_QUICK = 5.0  # seconds; work below this is measured the second time, because the first is slower
-_SIDE_SHARE = 0.1  # share of the budget that all evaluations may take, and likewise all saves
+_QUICK = 5.0  # seconds; quicker work is done twice and the second time measured, because the first is slower
+_SIDE_SHARE = 0.1  # share of the budget for all evaluations; the same for all saves
 _LEAST_EVAL_ROWS = 256
 _MOST_STEPS = 1 << 40
-# Object storage, where saving is not measured.
+# Assumed for object storage, where saving is not measured.
 _BYTES_PER_SECOND, _OVERHEAD = 50e6, 5.0
-_FLOATS_PER_WEIGHT = 3  # of a state: the weight and its two moments
+_FLOATS_PER_WEIGHT = 3  # in the state: the weight and its two moments
 
-_REHEARSAL = "rehearsal"  # folder in the run's directory, while measuring
+_REHEARSAL = "rehearsal"  # folder in the run's directory during measurements
 _IMPORTED = time.monotonic()
 
 Clock = Callable[[], float]  # seconds since the command began
-Finish = Callable[[Config], object]  # write the report and the export of the run in the config's directory
+Finish = Callable[[Config], object]  # writes the report and the export of the run in the config's directory
 
 
 class Costs(NamedTuple):
-    """Seconds that the parts of a run take on this machine."""
+    """Seconds for each part of a run on this machine."""
 
     step: tuple[float, ...]  # by stage
     evaluation: tuple[float, ...]  # by stage
@@ -75,7 +75,7 @@ class Costs(NamedTuple):
 
 
 def seconds_of_this_process() -> float:
-    """Seconds since this process was started, or where the system does not report it, since this module's import."""
+    """Seconds since this process started, or since this module's import if the system does not report it."""
     try:
         with open("/proc/self/stat", encoding="utf-8") as file:
             ticks = int(file.read().rpartition(")")[2].split()[19])
@@ -84,25 +84,26 @@ def seconds_of_this_process() -> float:
         return time.monotonic() - _IMPORTED
 
 
-def as_begun(config: Config, user_keys: Collection[str] = ()) -> Config:
-    """The config with the length that was decided when the run in its directory began; unchanged for a new run.
+def keep_decided_length(config: Config, user_keys: Collection[str] = ()) -> Config:
+    """Take over the length that was decided when the run in the config's directory began.
 
-    The values of `user_keys` stay. Raises ValueError if the run began without this budget.
+    Returns the config unchanged for a new run; `user_keys` keep their values. Raises ValueError if the run began with
+    another budget.
     """
     directory = to_path(config.directory)
     if not config.training.budget or not saved_steps(directory):
         return config
-    begun = from_dict(read_json(directory / CONFIG_FILE))
-    if begun.training.budget != config.training.budget:
-        how = f"with {begun.training.budget}" if begun.training.budget else "without a budget"
+    original = from_dict(read_json(directory / CONFIG_FILE))
+    if original.training.budget != config.training.budget:
+        how = f"with {original.training.budget}" if original.training.budget else "without a budget"
         raise ValueError(
-            f"training.budget={config.training.budget!r}: the run in {directory} was begun {how}; continue it as it "
-            "was begun, or give the new run a directory of its own (--run-dir)"
+            f"training.budget={config.training.budget!r}: the run in {directory} began {how}; continue it as it "
+            "began, or give the new run its own directory (--run-dir)"
         )
     decided = ("steps", "log_every", "eval_every", "checkpoint_every", "keep_every", "eval_rows")
-    values = {name: getattr(begun.training, name) for name in decided if f"training.{name}" not in user_keys}
+    values = {name: getattr(original.training, name) for name in decided if f"training.{name}" not in user_keys}
     # `require_own_run` refuses a run with another number of stages.
-    return with_lengths(replace(config, training=replace(config.training, **values)), begun, user_keys)
+    return with_lengths(replace(config, training=replace(config.training, **values)), original, user_keys)
 
 
 def fit_to_budget(
@@ -113,10 +114,10 @@ def fit_to_budget(
     processes: Processes,
     say: Callable[[str], None],
 ) -> Job:
-    """The job with the number of steps that fit into `training.budget`, but for the values of `user_keys`.
+    """Return the job with the number of steps that fits into `training.budget`; `user_keys` keep their values.
 
-    Every process takes part; the first one's measurements and clock decide. `finish` is rehearsed on an untrained run.
-    Raises ValueError if values that the user gave do not fit the number of steps.
+    Every process takes part; the measurements and the clock of process 0 decide. `finish` is rehearsed on an untrained
+    run. Raises ValueError if values of `user_keys` do not fit the number of steps.
     """
     newest = str(max(saved_steps(job.config.directory), default=0))
     if int(processes.broadcast("newest checkpoint", newest)):
@@ -125,13 +126,13 @@ def fit_to_budget(
     budget = budget_seconds(job.config.training.budget)
     say(
         f"budget: {duration(budget)}, {duration(clock())} used so far; measuring a few steps, an evaluation, a "
-        "checkpoint and an export, which are discarded"
+        "checkpoint and an export, then discarding them"
     )
     with SIGNS.doing("measuring the machine for the budget"):
         costs = measure(job, min(_MEASURING * budget, _LONGEST_MEASUREMENT), processes, finish)
-    measured = json.loads(processes.broadcast("measurements for the budget", json.dumps([clock(), *costs])))
-    spent, step, evaluation, *rest = measured
-    config, costs = fitted(job.config, Costs(tuple(step), tuple(evaluation), *rest), spent, user_keys)
+    measurements = json.loads(processes.broadcast("measurements for the budget", json.dumps([clock(), *costs])))
+    spent, step, evaluation, *rest = measurements
+    config, costs = fit_steps(job.config, Costs(tuple(step), tuple(evaluation), *rest), spent, user_keys)
     needed = seconds_to_end(config, costs, clock())
     changed = differences(config, job.config)
     settings = ", ".join(f"{key} {new}" for key, (_, new) in changed.items() if key != "stages")
@@ -141,27 +142,27 @@ def fit_to_budget(
     say(
         f"budget: {config.training.steps:,} steps of {steps} each, evaluations of {config.training.eval_rows:,} rows "
         f"in {duration(costs.evaluation[-1])} each, report and export in {duration(costs.finish)}; the command ends "
-        f"{duration(needed)} after its start{late}. As with {settings}{starts}"
+        f"{duration(needed)} after its start{late}. Equivalent to {settings}{starts}"
     )
-    return rescheduled(job, config)
+    return reschedule(job, config)
 
 
-def fitted(config: Config, costs: Costs, spent: float, user_keys: Collection[str] = ()) -> tuple[Config, Costs]:
-    """The recipe with the most steps that end within the budget, of which `spent` seconds are gone, and its costs.
+def fit_steps(config: Config, costs: Costs, spent: float, user_keys: Collection[str] = ()) -> tuple[Config, Costs]:
+    """Scale the recipe to the most steps that end within the budget; returns it with its costs.
 
-    A budget that is too short gets a step for each stage. Raises ValueError if values that the user gave do not fit
-    that number of steps.
+    `spent` seconds of the budget are used up. A budget that is too short gets one step for each stage. Raises
+    ValueError if values of `user_keys` do not fit the number of steps.
     """
     budget = budget_seconds(config.training.budget)
     config, costs = _with_affordable_evaluation(config, costs, budget, user_keys)
 
     def scheduled(steps: int) -> Config:
-        """The recipe's shape of run, with as many evaluations and saves as their share of the time allows."""
+        """The recipe scaled to this many steps, with no more evaluations and saves than their share of time allows."""
         run = rescale(config, steps, user_keys)
-        most = {"eval_every": max(costs.evaluation[-1], 1e-9), "checkpoint_every": max(costs.save, 1e-9)}
+        side_costs = {"eval_every": max(costs.evaluation[-1], 1e-9), "checkpoint_every": max(costs.save, 1e-9)}
         periods = {
             name: max(getattr(run.training, name), math.ceil(steps / max(int(_SIDE_SHARE * budget / seconds), 1)))
-            for name, seconds in most.items()
+            for name, seconds in side_costs.items()
             if f"training.{name}" not in user_keys
         }
         training = replace(run.training, **periods)
@@ -172,7 +173,7 @@ def fitted(config: Config, costs: Costs, spent: float, user_keys: Collection[str
     def is_late(steps: int) -> bool:
         try:
             return seconds_to_end(scheduled(steps), costs, spent) > AIM * budget
-        except ValueError:  # a stage or a warm-up has no room
+        except ValueError:  # too few steps for a stage or the warm-up
             return False
 
     least = len(config.stages) + 1
@@ -183,7 +184,7 @@ def fitted(config: Config, costs: Costs, spent: float, user_keys: Collection[str
 
 
 def seconds_to_end(config: Config, costs: Costs, spent: float) -> float:
-    """Seconds that the whole command takes if `spent` have passed and probes take their whole share."""
+    """Seconds that the whole command takes, given that `spent` have passed and probes use their full share."""
     return (spent + seconds_needed(config, costs)) / (1 - config.probe.time_share)
 
 
@@ -198,19 +199,16 @@ def seconds_needed(config: Config, costs: Costs) -> float:
 
 
 def times_due(period: int, first: int, last: int, stop: int) -> int:
-    """How often a period is due after the steps from `first` to `last` of a stage that ends at `stop`."""
+    """How often something with this period is due from step `first` to `last` of a stage that ends at `stop`."""
     return last // period - first // period + bool(last == stop and stop % period)
 
 
 def _with_affordable_evaluation(
     config: Config, costs: Costs, budget: float, user_keys: Collection[str]
 ) -> tuple[Config, Costs]:
-    """With fewer rows in an evaluation, if the one at the end alone would take too long."""
-    rows, batch, share = (
-        config.training.eval_rows,
-        config.training.global_batch_size,
-        _SIDE_SHARE * budget / max(costs.evaluation[-1], 1e-9),
-    )
+    """Evaluate on fewer rows if the final evaluation alone would take too long."""
+    rows, batch = config.training.eval_rows, config.training.global_batch_size
+    share = _SIDE_SHARE * budget / max(costs.evaluation[-1], 1e-9)
     if share >= 1 or "training.eval_rows" in user_keys:
         return config, costs
     fewer = min(rows, max(int(rows * share) // batch * batch, batch, _LEAST_EVAL_ROWS))
@@ -220,9 +218,9 @@ def _with_affordable_evaluation(
 
 
 def measure(job: Job, seconds: float, processes: Processes, finish: Finish) -> Costs:
-    """Time the parts of a run, stepping for about `seconds`; every process takes part and gets its own figures.
+    """Time the parts of a run, with about `seconds` of steps; every process takes part and returns its own figures.
 
-    The first process rehearses `finish` on a run of one checkpoint in a folder of its own, which is removed.
+    Process 0 rehearses `finish` on a run with one checkpoint in a temporary folder.
     """
     directory = to_path(job.config.directory)
     steps, evaluations = [], []
@@ -245,7 +243,7 @@ def measure(job: Job, seconds: float, processes: Processes, finish: Finish) -> C
         require_shared(directory, processes)
         folder = directory / _REHEARSAL
         if processes.first:
-            shutil.rmtree(folder, ignore_errors=True)  # of a rehearsal that was killed
+            shutil.rmtree(folder, ignore_errors=True)  # left by a rehearsal that was killed
             folder.mkdir()
         processes.gather("the rehearsal begins")
         save = _measure_save(job, folder, state, processes)
@@ -265,7 +263,7 @@ def measure(job: Job, seconds: float, processes: Processes, finish: Finish) -> C
 def _measure_steps(
     job: Job, stage: RunStage, state: TrainState, seconds: float, processes: Processes
 ) -> tuple[TrainState, float, float]:
-    """The state after some steps, the seconds until the first batch, and those of a step that is compiled."""
+    """Returns the state after some steps, the seconds until the first batch, and the seconds of a compiled step."""
     training = stage.training
     metrics, temporaries = StepMetrics(job.peak.flops), Temporaries()
     opened = time.perf_counter()
@@ -296,7 +294,7 @@ def _measure_steps(
 
 
 def _measure_save(job: Job, folder: Path, state: TrainState, processes: Processes) -> float:
-    """The seconds until a checkpoint, which all processes write together, is on the disk."""
+    """Seconds until a checkpoint, which all processes write together, is on disk."""
     numbers = itertools.count(1)
     with jax.set_mesh(job.mesh), Checkpoints(folder / DIRECTORY, keep_last=1) as checkpoints:
 
@@ -308,7 +306,7 @@ def _measure_save(job: Job, folder: Path, state: TrainState, processes: Processe
 
 
 def _measure_evaluation(stage: RunStage, params: Params, seconds: float, processes: Processes) -> float:
-    """The seconds of an evaluation, from as many of its batches as there is time for, once it has been compiled."""
+    """Seconds of an evaluation without compilation, extrapolated from the batches that fit into `seconds`."""
     evaluation, total = stage.evaluation, 0.0
     assert isinstance(evaluation, HeldOutText), "pretraining evaluates on held-out text"
     for held_out in evaluation.sets:
@@ -327,9 +325,9 @@ def _measure_evaluation(stage: RunStage, params: Params, seconds: float, process
 
 
 def seconds_warm(work: Callable[[], object], processes: Processes | None) -> float:
-    """Seconds of the work when warm: of a second time if it is quick, else of the first without compilation.
+    """Seconds of warm work: quick work is done twice and the second time counts; otherwise compilation is subtracted.
 
-    Processes that do it together all do it again, or none does.
+    If `processes` work together, all of them repeat the work or none does.
     """
     began = time.perf_counter()
     with compile_seconds() as compiling:
@@ -343,5 +341,5 @@ def seconds_warm(work: Callable[[], object], processes: Processes | None) -> flo
 
 
 def _agreed(seconds: float, processes: Processes) -> float:
-    """What process 0 measured, so that all take as many steps."""
+    """The seconds that process 0 measured, so that all processes take the same number of steps."""
     return float(processes.broadcast("seconds that were measured", str(seconds)))

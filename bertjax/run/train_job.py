@@ -1,4 +1,4 @@
-"""Train an assembled job in its directory: restore the state, open the logs, choose the hooks, run the loop."""
+"""Train an assembled job in its directory: restore the state, open the logs, make the hooks, run the loop."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from bertjax.storage.remote import to_path
 from bertjax.training.out_of_memory import settings_named
 from bertjax.training.state import TrainState, init_state, new_state
 
-_EVALUATION = 1 / 3  # share of the time of a step with as many rows: an evaluation runs the forward pass only
+_EVALUATION = 1 / 3  # estimated time of an evaluation, which is a forward pass, relative to a step on as many rows
 
 Say = Callable[[str], None]
 Initial = Callable[[], Params]
@@ -55,18 +55,18 @@ def train_job(
     processes: Processes | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Outcome:
-    """Train from the newest checkpoint, or from step 0, to the last step, and evaluate; or until a signal.
+    """Train from the newest checkpoint, or from step 0, to the last step or until a signal.
 
-    `initial` makes the initial weights, and is called only if there is no checkpoint. `processes` are those of the run,
-    entered; by default this one trains alone. Raises ValueError if a checkpoint cannot be used, RuntimeError after too
-    many successive updates that were not finite, Stopped for a signal before the first step.
+    `initial` makes the initial weights; it is called only if there is no checkpoint. `processes` must be entered; by
+    default this process trains alone. Raises ValueError if a checkpoint cannot be used, RuntimeError after too many
+    consecutive updates that were not finite, and Stopped for a signal before the first step.
     """
     if processes is None:
         with alone() as processes:
             return train_job(job, say, initial, processes, callbacks)
     directory, training, first = to_path(job.config.directory), job.config.training, job.stages[0]
     skips, first_skipped = skips_to_begin_with(job, processes, say), None
-    while True:  # again after a loss spike, from a checkpoint before it
+    while True:  # after a loss spike, train again from a checkpoint before it
         skipping = with_skips(job, skips)
         try:
             with contextlib.ExitStack() as stack:
@@ -89,7 +89,7 @@ def train_job(
                     state = starting_state(skipping, checkpoints, say, initial)
                 start, last_step = int(state.step), skipping.stages[-1].stop
 
-                # 3. The logs; only now, because a run that is refused must not change the files of the run there
+                # 3. The logs; after the state, because a refused run must not change the files in the directory
                 telemetry, logged = Telemetry([]), []
                 if processes.first:
                     if notice := describe_run(skipping.config, job.tokenizer, staging):
@@ -117,7 +117,7 @@ def train_job(
                 past = summarize_log(logged, start, figure, SpikeWatch.lines_needed(training))
                 past = json.loads(processes.broadcast("what was logged", json.dumps(past)))
 
-                # 4. The hooks, in the order of their calls: log before evaluate before save
+                # 4. The hooks, in the order in which they are called: log before evaluate before save
                 hooks: list[Callback] = [StopSignal()]
                 if training.verify_every or training.digest_every:
                     redundancy = Redundancy(job, processes)
@@ -138,23 +138,23 @@ def train_job(
                 run = Run(skipping, processes, checkpoints, progress, past, hooks, state)
                 try:
                     return train(run)
-                finally:  # hooks and callbacks keep the run, and would keep its arrays on the devices
+                finally:  # hooks and callbacks hold references to the run, which would keep its arrays alive
                     del run.state
                     run.metrics = {}
         except Spike as spike:
             first_skipped, message = spike.window.first, str(spike)
-            if checkpoint_metadata.DRAWN in skipping.metadata:  # of the checkpoint, which may be left out from here on
+            if checkpoint_metadata.DRAWN in skipping.metadata:  # its checkpoint may be set aside now
                 job.metadata[checkpoint_metadata.DRAWN] = skipping.metadata[checkpoint_metadata.DRAWN]
             skips = with_skip(skips, first_skipped, spike.window.stop)
-        state, hooks = None, []  # nothing may keep the state of the run that ended
-        say(f"{message}; these rows are skipped from here on (training.skips={skips})")
+        state, hooks = None, []  # free the state of the run that ended
+        say(f"{message}; skipping these rows from now on (training.skips={skips})")
 
 
 def starting_state(job: Job, checkpoints: checkpoint.Checkpoints, say: Say, initial: Initial | None) -> TrainState:
-    """The initial state, in this order of precedence.
+    """Restore or initialise the state, in this order of precedence.
 
     1. The run's own newest checkpoint (`restore=previous`: the newest that verifies), so that the same command resumes.
-    2. `initial`: weights of another model (`init_from`) at step 0, moments fresh.
+    2. `initial`: the weights of another model (`init_from`) at step 0, with fresh moments.
     3. Fresh weights from the seed.
     """
     config, blueprint = job.config, job.blueprint
@@ -174,14 +174,14 @@ def starting_state(job: Job, checkpoints: checkpoint.Checkpoints, say: Say, init
 
 
 def steps_left(stages: tuple[RunStage, ...], done: int) -> float:
-    """The work that remains after `done` steps, by its FLOPs, in steps of the stage of the last one."""
+    """Work left after `done` steps by its FLOPs, measured in steps of the current stage."""
     current = next(stage for stage in stages if done <= stage.stop)
     work = sum(max(0, stage.stop - max(done, stage.start)) * stage.flops_per_step for stage in stages)
     return work / current.flops_per_step
 
 
 def evaluations_left(stages: tuple[RunStage, ...], done: int) -> int:
-    """The number of evaluations that remain after `done` steps."""
+    """Number of evaluations left after `done` steps."""
     remaining = [stage for stage in stages if done < stage.stop]
     return sum(
         times_due(stage.training.eval_every, max(done, stage.start), stage.stop, stage.stop) for stage in remaining

@@ -1,4 +1,4 @@
-"""Verify a run and its checkpoints against their digests, without training."""
+"""Verify the files and checkpoints of a run against their digests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bertjax.storage.json_documents import read_json
 from bertjax.storage.sums import SUMS_FILE, Done, check_sums
 from bertjax.tokenization.tokenizer import TextRules
 
-_AT_ONCE = 256 << 20  # bytes of arrays
+_GROUP_BYTES = 256 << 20  # of arrays to restore at once
 
 
 def checkpoints_in(run: Path) -> list[Path]:
@@ -29,10 +29,10 @@ def checkpoints_in(run: Path) -> list[Path]:
 
 
 def check_checkpoint(directory: Path, done: Done = lambda more: None) -> Iterator[str]:
-    """Yield a sentence for each difference of a checkpoint from its digests.
+    """Yield a sentence for each difference between a checkpoint and its digests.
 
-    Arrays are restored in groups, like on resume, and compared with the metadata, which has its own SHA-256. Files of
-    Orbax that no array depends on are ignored.
+    Arrays are restored in groups, as on resume, and compared with the metadata, which has its own SHA-256. Orbax files
+    that no array depends on are ignored.
     """
     try:
         metadata = read_metadata(directory)
@@ -50,7 +50,7 @@ def check_checkpoint(directory: Path, done: Done = lambda more: None) -> Iterato
 
 
 def bytes_of_checkpoint(directory: Path) -> int:
-    """The bytes of its arrays; 0 if its metadata cannot be read."""
+    """Bytes of a checkpoint's arrays; 0 if its metadata cannot be read."""
     try:
         return sum(map(_size, _groups(read_metadata(directory)["arrays"])))
     except ValueError:
@@ -58,17 +58,17 @@ def bytes_of_checkpoint(directory: Path) -> int:
 
 
 def check_run(run: Path, done: Done = lambda more: None) -> Iterator[str]:
-    """Yield a sentence for each difference of a run's own files, checkpoints and exports excluded.
+    """Yield a sentence for each problem in a run's own files, without its checkpoints and exports.
 
-    A finished run lists its files in `SHA256SUMS`; in other runs, log and config must be readable. The vocabulary must
-    be that of the newest checkpoint, and the run's config must be able to resume every checkpoint.
+    The files of a finished run must match `SHA256SUMS`; in other runs, the log and the config must be readable. The
+    vocabulary must match the newest checkpoint, and the run's config must be able to resume every checkpoint.
     """
     if (run / SUMS_FILE).exists():
         yield from check_sums(run, done, may_have_more=True)
     else:
-        yield from _unreadable(run)
+        yield from _check_readable(run)
     directories = checkpoints_in(run)
-    yield from _foreign_checkpoints(run, directories)
+    yield from _check_resumable(run, directories)
     for directory in directories[-1:]:
         try:
             metadata = read_metadata(directory)
@@ -79,10 +79,10 @@ def check_run(run: Path, done: Done = lambda more: None) -> Iterator[str]:
             yield str(error)
             continue
         if tokenizer.fingerprint != metadata["tokenizer_fingerprint"]:
-            yield f"{run / tokenizer.main_file}: not the vocabulary that checkpoint {directory.name} was trained with"
+            yield f"{run / tokenizer.main_file}: checkpoint {directory.name} was trained with another vocabulary"
 
 
-def _foreign_checkpoints(run: Path, directories: list[Path]) -> Iterator[str]:
+def _check_resumable(run: Path, directories: list[Path]) -> Iterator[str]:
     """Yield a sentence for each checkpoint that the run's config cannot resume; `check_checkpoint` reports damage."""
     for directory in directories:
         try:
@@ -92,10 +92,11 @@ def _foreign_checkpoints(run: Path, directories: list[Path]) -> Iterator[str]:
         try:
             check_compatible(metadata, metadata | {"config": config})
         except ValueError as error:
-            yield f"{directory}: not of the run that {CONFIG_FILE} describes: {error}"
+            yield f"{directory}: does not belong to the run described by {CONFIG_FILE}: {error}"
 
 
-def _unreadable(run: Path) -> Iterator[str]:
+def _check_readable(run: Path) -> Iterator[str]:
+    """Yield a sentence for each error in the config and the log of a run."""
     try:
         from_dict(read_json(run / CONFIG_FILE))
     except FileNotFoundError:
@@ -114,13 +115,13 @@ def _size(arrays: dict[str, jax.ShapeDtypeStruct]) -> int:
 
 
 def _groups(records: dict[str, Any]) -> Iterator[dict[str, jax.ShapeDtypeStruct]]:
-    """Yield the arrays of a checkpoint in groups of at most `_AT_ONCE` bytes."""
+    """Yield the arrays of a checkpoint in groups of at most `_GROUP_BYTES`."""
     group: dict[str, jax.ShapeDtypeStruct] = {}
     size = 0
     for name, record in records.items():
         array = jax.ShapeDtypeStruct(tuple(record["shape"]), jnp.dtype(record["dtype"]))
         nbytes = array.size * array.dtype.itemsize
-        if group and size + nbytes > _AT_ONCE:
+        if group and size + nbytes > _GROUP_BYTES:
             yield group
             group, size = {}, 0
         group[name] = array

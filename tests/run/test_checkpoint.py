@@ -208,7 +208,7 @@ def test_damaged_newest_checkpoint_is_skipped_only_on_request(tmp_path):
     damage_array(tmp_path / "3")
     with pytest.raises(DamagedCheckpoint) as error:
         checkpoints.restore(abstract(state_at(0)), metadata())
-    assert f"checkpoint {tmp_path / '3'} is damaged: params/embed/kernel came back other than saved" in str(error.value)
+    assert f"checkpoint {tmp_path / '3'} is damaged: digest mismatch in params/embed/kernel" in str(error.value)
     assert "add --restore previous to resume from an older one (1, 2)" in str(error.value)
     assert checkpoints.steps() == [1, 2, 3]
 
@@ -238,7 +238,7 @@ def test_previous_skips_damaged_checkpoints_or_changes_nothing(tmp_path):
         shutil.rmtree(tmp_path / str(step) / "state" / "d")
     assert checkpoints.restore(abstract(state_at(0)), metadata(), "previous").step == 1
     shutil.rmtree(tmp_path / "1" / "state")
-    with pytest.raises(DamagedCheckpoint, match="there is no other; replace it with an intact copy"):
+    with pytest.raises(DamagedCheckpoint, match="there is no other checkpoint; replace it with an intact copy"):
         checkpoints.restore(abstract(state_at(0)), metadata(), "previous")
     assert checkpoints.steps() == [1]
 
@@ -299,7 +299,7 @@ def test_swapped_arrays_of_one_shape_are_detected(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "_nested", swapped)
     saved_at(tmp_path, 1)
     monkeypatch.setattr(checkpoint, "_nested", honest)
-    message = "params/embed/kernel, opt_state/1/mu/embed/kernel came back other than saved"
+    message = "digest mismatch in params/embed/kernel, opt_state/1/mu/embed/kernel"
     with pytest.raises(DamagedCheckpoint, match=message):
         Checkpoints(tmp_path, keep_last=1).restore(abstract(state_at(0)), metadata())
 
@@ -387,7 +387,7 @@ def test_damaged_or_unlike_weights_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"params/layers/on \(checkpoint: bool\[8\], model: none\)"):
         restore_params(tmp_path, {"embed": params["embed"], "layers": {"bias": params["layers"]["bias"]}})
     damage_array(tmp_path / "1")
-    with pytest.raises(DamagedCheckpoint, match=r"params/embed/kernel came back other than saved\ngive"):
+    with pytest.raises(DamagedCheckpoint, match=r"digest mismatch in params/embed/kernel\ngive"):
         restore_params(tmp_path, params)
 
 
@@ -489,7 +489,7 @@ def test_other_library_versions_are_reported(tmp_path):
     assert checkpoints.restore(abstract(state_at(0)), current).notices == ()
     content = json.loads(file.read_bytes())["content"]
     for versions, told in (
-        (content["versions"] | {"jax": "0.9.0"}, f"was written with jax 0.9.0, and here is {jax.__version__}; the"),
+        (content["versions"] | {"jax": "0.9.0"}, f"was written with jax 0.9.0 (here: {jax.__version__}); from"),
         ({}, unknown),
         (None, unknown),
     ):

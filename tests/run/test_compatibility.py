@@ -89,7 +89,7 @@ def test_a_changed_key_is_treated_by_its_rule(key):
     config = mutated(key)
     ((was, now),) = differences(config, FinetuneConfig()).values()
     if not RULES[key].allowed:
-        with pytest.raises(ValueError, match="the checkpoint is of another run") as error:
+        with pytest.raises(ValueError, match="the checkpoint belongs to another run") as error:
             check_compatible(metadata(FinetuneConfig()), metadata(config))
         assert f"  {key}: checkpoint has {was!r}, config has {now!r}" in str(error.value).splitlines()
         assert "--run-dir" in str(error.value) and "--init-from" in str(error.value)

@@ -14,7 +14,7 @@ from tiny_runs import write_recipe
 from bertjax.config import Config, DataConfig, ExecutionConfig, MeshConfig, StageConfig, TrainingConfig, load_recipe
 from bertjax.parallel.mesh import make_mesh
 from bertjax.run.checkpoint import read_metadata
-from bertjax.run.fitted import as_fitted
+from bertjax.run.fitted import keep_memory_fit
 from bertjax.run.job import assemble
 from bertjax.run.train_job import train_job
 from bertjax.runtime.processes import alone
@@ -177,9 +177,9 @@ def test_a_resumed_run_keeps_the_decision(tiny: Config, monkeypatch: pytest.Monk
         for here, kept in ((memory, 2), (2 * memory, 2), (0.5 * memory, "auto")):
             monkeypatch.setattr("bertjax.run.fitted.device_memory", lambda device, here=here: here)
             monkeypatch.setattr("bertjax.run.fitted.training_mesh", lambda config: mesh)
-            assert as_fitted(tiny, processes).training.grad_accum_steps == kept
+            assert keep_memory_fit(tiny, processes).training.grad_accum_steps == kept
         two = make_mesh(MeshConfig(2, 1, 1), jax.devices()[:2])
         monkeypatch.setattr("bertjax.run.fitted.training_mesh", lambda config: two)
-        assert as_fitted(tiny, processes) == tiny, "another mesh decides again"
+        assert keep_memory_fit(tiny, processes) == tiny, "another mesh decides again"
         given = replace(tiny, training=replace(tiny.training, grad_accum_steps=4))
-        assert as_fitted(given, processes) == given
+        assert keep_memory_fit(given, processes) == given

@@ -29,7 +29,7 @@ def config(objectives: tuple[str, ...], **parts: object) -> Config:
         (config(("mlm", "nsp"), data=DataConfig(rows="full_sentences")), r"have no second segment; leave nsp out"),
         (
             config(("mlm", "nsp"), model=ModelConfig(causal=True), data=DataConfig(predict="next")),
-            r"model.causal=True: \[CLS\] attends to itself alone, and cannot predict .* leave nsp out",
+            r"model.causal=True: \[CLS\] attends only to itself, so it cannot predict .* leave nsp out",
         ),
         (config(("mlm", "sop")), r"model.family='bert': its networks have no sop_head, which sop needs; they have"),
         (config(("mlm", "nps")), r"training.objectives=\('mlm', 'nps'\): choose one or more of mlm, nsp, sop"),

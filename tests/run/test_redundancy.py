@@ -198,7 +198,7 @@ def with_wrong_gradients(job: Job) -> Job:
 def test_consistently_wrong_device_is_named(job: Job, tmp_path: Path) -> None:
     message = ended(in_folder(with_wrong_gradients(job), tmp_path))
     assert message.startswith("step 3: device 5 (") and named(message) == [ODD]
-    assert "another gradient than another device from the same rows" in message
+    assert "a different gradient than another device from the same rows" in message
     assert saved_steps(tmp_path) == [2]
 
 
@@ -237,7 +237,7 @@ def test_flipped_bit_in_any_array_is_found(mesh: MeshConfig, prepared: tuple[Con
             same = [s.device.id for s in copies if s.index == here.index]
             # Of two replicas no majority tells which one is wrong.
             assert devices == ([here.device.id] if len(same) > 2 else sorted(same))
-            assert f"the same bits of {names[number]};" in str(found.value)
+            assert f"differ in the bits of {names[number]};" in str(found.value)
 
 
 def planted(state: TrainState, number: int, device: jax.Device, rng: np.random.Generator) -> TrainState:

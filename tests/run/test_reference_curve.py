@@ -103,9 +103,9 @@ def test_a_reference_is_the_mean_and_the_spread_of_runs(tmp_path: Path) -> None:
     assert reference_for(metadata(changed(BASE, "optimizer.eps", 1e-8)), tmp_path) is None
     with pytest.raises(ValueError, match=r"seeds \[0\]: a spread needs 2 seeds or more"):
         make_reference("mine", "", runs[:1])
-    with pytest.raises(ValueError, match=r"other: another kind of run than .*a; give runs of one recipe and text"):
+    with pytest.raises(ValueError, match=r"other: not the same kind of run as .*a; give runs of one recipe and text"):
         make_reference("mine", "", [runs[0], write_run(tmp_path / "other", 3, {100: 1.0}, global_batch_size=8)])
-    with pytest.raises(ValueError, match=r"early: it has 60 of 100 steps; finish it first"):
+    with pytest.raises(ValueError, match=r"early: the run has 60 of 100 steps; finish it first"):
         make_reference("mine", "", [runs[0], write_run(tmp_path / "early", 3, {50: 1.0}, at=60)])
 
 

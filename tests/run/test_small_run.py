@@ -366,8 +366,8 @@ def test_what_cannot_be_averaged_is_refused(kept_run: Path, tmp_path: Path, caps
             ["--last", "5"],
             "keeps 3 checkpoint(s) (2, 4, 6); give a smaller --last, or train with --training.keep-last 5",
         ),
-        (["--last", "1"], "--last 1: a mean takes 2 checkpoints or more"),
-        (["--last", "2", "--output", str(kept_run)], "it is not empty; choose another (--output), or move it away"),
+        (["--last", "1"], "--last 1: an average needs 2 or more checkpoints"),
+        (["--last", "2", "--output", str(kept_run)], "is not empty; choose another (--output), or move it away"),
     ):
         assert main(["run", "average", str(kept_run), *words]) == 1
         assert said in capsys.readouterr().err

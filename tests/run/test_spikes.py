@@ -77,13 +77,17 @@ def curve(spike_at: int | None = None) -> list[float]:
 
 
 def watched(
-    losses: Sequence[float], ends: Sequence[int], training: TrainingConfig, logged: int = 0, given: Sequence[str] = ()
+    losses: Sequence[float],
+    ends: Sequence[int],
+    training: TrainingConfig,
+    logged: int = 0,
+    config_skips: Sequence[str] = (),
 ) -> Spike | None:
     """What is found in means over the steps up to each end, of which the first `logged` are in the log already."""
     stage = stage_of(log_every=training.log_every, steps=len(losses))
     edges = [0, *ends]
     means = [float(np.mean(losses[a:b])) for a, b in zip(edges, ends, strict=False)]
-    watch = SpikeWatch(training, zip(ends[:logged], means[:logged], strict=True), given)
+    watch = SpikeWatch(training, zip(ends[:logged], means[:logged], strict=True), config_skips)
     try:
         for end, mean in list(zip(ends, means, strict=True))[logged:]:
             watch.look(stage, end, mean)
@@ -146,7 +150,7 @@ def test_spikes_at_one_step_are_counted() -> None:
     losses, ends = curve(314), [*range(10, 401, 10)]
     with pytest.raises(RuntimeError, match=f"{MOST} spikes have been skipped"):
         watched(losses, ends, training)
-    assert watched(losses, ends, training, given=("310+100",)) is not None
+    assert watched(losses, ends, training, config_skips=("310+100",)) is not None
     assert watched(losses, ends, replace(training, skips=("310+90",))) is not None
 
 

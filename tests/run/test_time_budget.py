@@ -31,9 +31,9 @@ from bertjax.run.time_budget import (
     _QUICK,
     AIM,
     Costs,
-    as_begun,
+    fit_steps,
     fit_to_budget,
-    fitted,
+    keep_decided_length,
     measure,
     seconds_needed,
     seconds_of_this_process,
@@ -104,7 +104,7 @@ def test_needed_seconds_count_every_event() -> None:
 def test_one_step_more_does_not_fit(budget: str) -> None:
     given = {"training.eval_every", "training.checkpoint_every", "optimizer.warmup_steps"}
     config = recipe(budget, steps=1000)
-    run, costs = fitted(replace(config, optimizer=replace(config.optimizer, warmup_steps=1)), COSTS, 20.0, given)
+    run, costs = fit_steps(replace(config, optimizer=replace(config.optimizer, warmup_steps=1)), COSTS, 20.0, given)
     longer = replace(run, training=replace(run.training, steps=run.training.steps + 1))
     allowed = AIM * budget_seconds(budget) - 20.0
     assert seconds_needed(run, costs) <= allowed < seconds_needed(longer, costs)
@@ -112,7 +112,7 @@ def test_one_step_more_does_not_fit(budget: str) -> None:
 
 def test_budget_scales_the_recipe_and_limits_evaluations() -> None:
     costs = Costs((0.3,), (20.0,), 3.0, 0.0, 8.0)
-    run, of_run = fitted(recipe(), costs, spent=40.0)
+    run, of_run = fit_steps(recipe(), costs, spent=40.0)
     assert 250 < run.training.steps < 30_000
     assert run.optimizer.warmup_steps == round(100 * run.training.steps / 30_000)
     evaluations = -(-run.training.steps // run.training.eval_every)
@@ -122,7 +122,7 @@ def test_budget_scales_the_recipe_and_limits_evaluations() -> None:
 
 def test_probes_have_their_share_of_the_budget() -> None:
     probed = replace(recipe(), probe=ProbeConfig(attention=True, share=0.2))
-    run, of_run = fitted(probed, COSTS, 20.0)
+    run, of_run = fit_steps(probed, COSTS, 20.0)
     assert 20.0 + seconds_needed(run, of_run) == pytest.approx(0.8 * AIM * 300, abs=1.0)
 
 
@@ -130,35 +130,35 @@ def test_kept_checkpoints_are_multiples_of_a_longer_period() -> None:
     """Saves that take long are further apart than the recipe's."""
     config = recipe("10m")
     config = replace(config, training=replace(config.training, checkpoint_every=150, keep_every=3_000))
-    training = fitted(config, COSTS._replace(save=7.0), 20.0)[0].training
+    training = fit_steps(config, COSTS._replace(save=7.0), 20.0)[0].training
     assert training.keep_every % training.checkpoint_every == 0
-    assert fitted(config, COSTS._replace(save=7.0), 20.0, {"training.keep_every"})[0].training.keep_every == 3_000
+    assert fit_steps(config, COSTS._replace(save=7.0), 20.0, {"training.keep_every"})[0].training.keep_every == 3_000
 
 
 def test_expensive_evaluation_gets_fewer_rows() -> None:
     costs = Costs((0.3,), (60.0,), 1.0, 0.0, 5.0)
-    run, of_run = fitted(recipe("2m"), costs, spent=30.0)
+    run, of_run = fit_steps(recipe("2m"), costs, spent=30.0)
     assert run.training.eval_rows == 256 and of_run.evaluation == (15.0,)
-    run, of_run = fitted(recipe("3m"), costs, 30.0, {"training.eval_rows"})
+    run, of_run = fit_steps(recipe("3m"), costs, 30.0, {"training.eval_rows"})
     assert run.training.eval_rows == 1_024 and of_run == costs
 
 
 def test_values_that_the_user_gave_stay() -> None:
     given = {"optimizer.warmup_steps", "training.eval_every", "training.checkpoint_every"}
-    run, _ = fitted(recipe(), COSTS, 40.0, given)
+    run, _ = fit_steps(recipe(), COSTS, 40.0, given)
     assert (run.optimizer.warmup_steps, run.training.eval_every) == (100, 200)
     assert run.training.checkpoint_every == TrainingConfig.checkpoint_every
     with pytest.raises(ValueError, match=r"optimizer.warmup_steps=100 must be below training.steps=\d+"):
-        fitted(recipe("1m"), COSTS._replace(step=(0.5,)), 40.0, given)
+        fit_steps(recipe("1m"), COSTS._replace(step=(0.5,)), 40.0, given)
 
 
 def test_too_short_budget_trains_what_fits() -> None:
     costs = Costs((2.0,), (10.0,), 2.0, 1.0, 10.0)
-    assert fitted(recipe("1m"), costs, spent=40.0)[0].training.steps == 1
-    assert fitted(recipe("70s"), costs, spent=40.0)[0].training.steps == 4
+    assert fit_steps(recipe("1m"), costs, spent=40.0)[0].training.steps == 1
+    assert fit_steps(recipe("70s"), costs, spent=40.0)[0].training.steps == 4
     staged = recipe("1m", StageConfig(start=15_000, sequence_length=64))
     costs = costs._replace(step=(2.0, 1.0), evaluation=(10.0, 5.0))
-    run, _ = fitted(staged, costs, spent=60.0)
+    run, _ = fit_steps(staged, costs, spent=60.0)
     assert (run.training.steps, run.stages[0].start) == (2, 1)
 
 
@@ -203,12 +203,12 @@ def test_decision_is_a_config_that_a_resumed_run_reads(
         job = fit_to_budget(assemble(config, content), (), lambda: 10.0, lambda config: None, processes, said.append)
         assert "10 s used so far" in said[0] and f"budget: {job.config.training.steps:,} steps of 0.5 s" in said[1]
         assert 60 < job.config.training.steps == job.stages[-1].stage.stop < 200
-        assert as_begun(config) == config, "the run has no checkpoint"
+        assert keep_decided_length(config) == config, "the run has no checkpoint"
         (tmp_path / DIRECTORY / "7").mkdir(parents=True)
         write_config(tmp_path, job.config)
-        assert replace(as_begun(config), model=job.config.model) == job.config
+        assert replace(keep_decided_length(config), model=job.config.model) == job.config
         given = replace(config, training=replace(config.training, log_every=3))
-        assert as_begun(given, {"training.log_every"}).training.log_every == 3
+        assert keep_decided_length(given, {"training.log_every"}).training.log_every == 3
         resumed = fit_to_budget(job, (), lambda: 10.0, lambda config: None, processes, said.append)
         assert resumed is job and said[-1].endswith("a resumed run keeps them")
 
@@ -217,14 +217,14 @@ def test_run_with_another_budget_is_refused(tmp_path: Path) -> None:
     config = replace(recipe("10m"), run_dir=str(tmp_path))
     (tmp_path / DIRECTORY / "7").mkdir(parents=True)
     write_config(tmp_path, config)
-    with pytest.raises(ValueError, match=r"training.budget='20m': the run in .* was begun with 10m"):
-        as_begun(replace(config, training=replace(config.training, budget="20m")))
+    with pytest.raises(ValueError, match=r"training.budget='20m': the run in .* began with 10m"):
+        keep_decided_length(replace(config, training=replace(config.training, budget="20m")))
     write_config(tmp_path, replace(config, training=replace(config.training, budget="")))
-    with pytest.raises(ValueError, match="was begun without a budget"):
-        as_begun(config)
+    with pytest.raises(ValueError, match="began without a budget"):
+        keep_decided_length(config)
     (tmp_path / "config.json").write_text(json.dumps([]))
     with pytest.raises(ValueError, match=r"config\.json"):
-        as_begun(config)
+        keep_decided_length(config)
 
 
 class Agreeing(Processes):

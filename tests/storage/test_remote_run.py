@@ -287,7 +287,7 @@ def test_removed_run_is_named(run, staging):
 def test_copy_with_too_little_room_is_refused(run, staging, monkeypatch):
     saved = save(run, staging, 1)
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 100}))
-    with pytest.raises(OSError, match=r"bytes are to be copied to .* and 100 are\s+free; make room"):
+    with pytest.raises(OSError, match=r"downloading it to .* needs [\d,]+ bytes and 100 are\s+free; make room"):
         saved.restore(abstract(state_at(1)), metadata())
     with pytest.raises(OSError, match=r"checkpoints/2 needs .* 100 free; nothing was written"):
         saved.save(2, state_at(2), metadata())

@@ -149,7 +149,7 @@ def test_rows_of_a_stage_are_part_of_the_run(change: dict) -> None:
     for stage in saved["stages"]:
         del stage["rows"], stage["pairs_per_row"]  # like a checkpoint older than these keys
     assert check_compatible({"config": saved}, {"config": to_dict(was)}) == []
-    with pytest.raises(ValueError, match=r"the checkpoint is of another run:\n  stages: "):
+    with pytest.raises(ValueError, match=r"the checkpoint belongs to another run:\n  stages: "):
         check_compatible({"config": saved}, {"config": to_dict(now)})
 
 
@@ -316,5 +316,5 @@ def test_changed_stage_is_another_run(in_two: tuple[Path, Path, Path], tmp_path:
     other = tmp_path / "recipe.py"
     other.write_text(recipe.read_text().replace("sequence_length=24", "sequence_length=20"))
     arguments = command(other, source, run_dir, *SIXTY, "--data.root", str(recipe.parent / "data"))
-    with pytest.raises(AssertionError, match=r"checkpoint is of another run"):
+    with pytest.raises(AssertionError, match=r"checkpoint belongs to another run"):
         finish(arguments, tmp_path / "log")

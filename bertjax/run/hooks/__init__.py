@@ -1,4 +1,4 @@
-"""Features of a run, a file each: a hook does its work between the steps of the loop."""
+"""Features of a run, one file each. A hook does its work between the steps of the loop."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from bertjax.config.registry import Registry
 from bertjax.config.suggestions import suggestion
 from bertjax.run.callbacks import Callback
 
-# Those that a config names. The run's own follow from other settings (`bertjax.run.train_job`).
+# The hooks that `config.hooks` can name. `bertjax.run.train_job` makes the built-in ones from other settings.
 HOOKS = Registry[Callable[[], Callback]]("hooks", {})
 
 
 def make_hooks(config: Config) -> list[Callback]:
-    """Make the hooks that a config names, each once. Raises ValueError for an unknown name."""
+    """Make the hooks named in `config.hooks`, each once. Raises ValueError for an unknown name."""
     for name in config.hooks:
         if name not in HOOKS:
             hint = suggestion(name, HOOKS, "name the plug-in that registers it: --plugin FILE")

@@ -1,4 +1,4 @@
-"""End training once a held-out figure stops improving, and keep the weights of its best evaluation."""
+"""Stop training once a held-out figure stops improving, and keep the weights of the best evaluation."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from bertjax.run.telemetry import logged_value
 
 @dataclass(frozen=True)
 class Patience:
-    """A figure to maximise, and the number of evaluations without improvement after which to stop."""
+    """The figure to maximise, and the number of evaluations without improvement after which to stop."""
 
     figure: str
     evaluations: int
 
 
 class EarlyStopping(Callback):
-    """Of equal evaluations the first is the best. Every process has the same figures, and so the same result."""
+    """Among equal evaluations the first is the best. All processes have the same figures and decide alike."""
 
     every_process = True
 
     def __init__(self, patience: Patience, best: Checkpoints, past: Iterable[float]) -> None:
-        """`best` holds the weights; `past` is the figure at the evaluations so far, in order, of a resumed run."""
+        """`best` stores the weights; `past` has the figures of a resumed run's evaluations so far, in order."""
         self._patience, self._checkpoints = patience, best
-        self._best, self._without = -math.inf, 0
+        self._best, self._unimproved = -math.inf, 0
         for value in past:
-            self._count(value)
+            self._is_best(value)
 
     @property
     def is_final(self) -> bool:
-        """Whether the run ends for lack of improvement."""
-        return self._without >= self._patience.evaluations
+        """Whether to stop for lack of improvement."""
+        return self._unimproved >= self._patience.evaluations
 
     def on_start(self) -> None:
         if self.is_final:
             self.run.stop()
 
     def on_evaluation(self, step: int, figures: Figures) -> None:
-        """Save the weights, in the background, if they are the best; before the log says that they were evaluated."""
-        if self._count(figures[self._patience.figure]):
+        """Save the best weights in the background, before the evaluation is logged."""
+        if self._is_best(figures[self._patience.figure]):
             for hook in self.run.hooks:
                 hook.before_save(step)
             self._checkpoints.save(step, {"params": self.run.state.params}, self.run.job.metadata)
@@ -50,12 +50,13 @@ class EarlyStopping(Callback):
             self.run.stop()
 
     def before_save(self, step: int) -> None:
-        """Wait for the weights to be saved: a checkpoint of the run must not refer to best ones that are missing."""
+        """Wait until the best weights are saved, because a resumed run relies on them."""
         self._checkpoints.wait()
 
-    def _count(self, value: float) -> bool:
-        logged = logged_value(value)  # as a resumed run reads it
+    def _is_best(self, value: float) -> bool:
+        """Record an evaluation; returns whether it is better than all before."""
+        logged = logged_value(value)  # rounded like the log, so that a resumed run decides alike
         value = math.nan if logged is None else logged
         better = value > self._best
-        self._best, self._without = (value, 0) if better else (self._best, self._without + 1)
+        self._best, self._unimproved = (value, 0) if better else (self._best, self._unimproved + 1)
         return better

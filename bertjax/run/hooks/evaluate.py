@@ -11,13 +11,13 @@ from bertjax.storage.progress import SIGNS
 
 
 class Evaluate(Callback):
-    """Every process takes part and gets the same figures, which all hooks get."""
+    """Every process takes part and passes the same figures to all hooks."""
 
     def __init__(self) -> None:
         self._evaluated_step = -1
 
     def on_start(self) -> None:
-        """Make up the evaluation that was due where the run resumes, if a signal interrupted it."""
+        """Make up for an evaluation that was due at the resumed step but was interrupted by a signal."""
         run = self.run
         for stage in run.stages:
             if stage.start < run.step <= stage.stop and not run.past["evaluated"]:
@@ -33,14 +33,14 @@ class Evaluate(Callback):
         run = self.run
         if run.processes.stopped:
             run.evaluation = {}
-        elif self._evaluated_step != run.step:  # nothing was left to train, or a hook ended the run
+        elif self._evaluated_step != run.step:  # no step was left, or a hook stopped the run
             run.stage = run.reached_stage
             self.evaluate(run.stage)
 
     def evaluate(self, stage: RunStage) -> None:
-        """Measure the held-out figures; a signal meanwhile leaves none.
+        """Measure and log the held-out figures, unless a signal interrupts.
 
-        Where an earlier process logged them and then ended, they are not logged again.
+        Figures that an earlier process of the run has logged for this step are not logged again.
         """
         run, batch_number, batches = self.run, 0, stage.evaluation.batches
         is_logged = run.past["evaluated"] and run.step == run.past["step"]

@@ -1,4 +1,4 @@
-"""Log the means of the steps since the last line, and held-out figures."""
+"""Log the means over the steps since the last line, and the held-out figures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bertjax.run.telemetry import Telemetry
 
 
 class Log(Callback):
-    """Writes to `telemetry`. Rates cover steps alone: no evaluation, no save, and no step that was compiled."""
+    """Writes to `telemetry`. Rates exclude evaluations, saves, and steps that were compiled."""
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
@@ -25,32 +25,32 @@ class Log(Callback):
     def after_step(self, step: int) -> None:
         stage, training = self.run.stage, self.run.stage.training
         if step == self._first + 1:
-            # The first step of a stage has a line of its own. The first of a resumed process has none, so that its log
-            # has the same windows as that of a run that was never stopped.
+            # The first step of a stage gets its own line. The first step after a resume does not, so that the log has
+            # the same windows as an uninterrupted run.
             if self._first == stage.start:
                 self.log(settle=True)
             else:
                 self.run.settle()
                 self._since = None
-        # Before an evaluation and a save, so that the steps of a checkpoint are logged before it is written.
+        # Also before an evaluation or a save: the steps of a checkpoint must be in the log before it is written.
         pause = self.run.is_due(training.eval_every) or self.run.is_due(training.checkpoint_every)
         if pause or self.run.is_due(training.log_every):
             self.log(settle=pause)
 
     def log(self, *, settle: bool) -> None:
-        """Write the means over the steps since the last line; `settle` waits for all that were dispatched."""
+        """Write the means over the steps since the last line; `settle` first waits for all dispatched steps."""
         run = self.run
         if settle:
             run.settle()
         now = time.perf_counter()
-        figures = run.unread.window(now - (self._since or now))
+        figures = run.step_metrics.window(now - (self._since or now))
         self._since = None if settle else now
         if not figures:
             return
         figures |= run.times.window() | run.times.goodput()
-        figures |= {name: float(value) for name, value in run.added.items()}
-        run.added = {}
-        self._telemetry.write(run.step, figures)  # before a hook that fails
+        figures |= {name: float(value) for name, value in run.extra_figures.items()}
+        run.extra_figures = {}
+        self._telemetry.write(run.step, figures)  # first, because a hook may fail
         for hook in run.hooks:
             hook.on_log(run.step, figures)
 

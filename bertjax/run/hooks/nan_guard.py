@@ -1,4 +1,4 @@
-"""End the run after too many updates that were not finite."""
+"""End the run after too many consecutive updates that were not finite."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from bertjax.run.callbacks import Callback, Figures
 
 
 class NanGuard(Callback):
-    """Raises RuntimeError after `training.max_skipped_updates` skipped updates in a row, and warns before."""
+    """Warns of skipped updates, and raises RuntimeError after `training.max_skipped_updates` in a row."""
 
     def on_log(self, step: int, figures: Figures) -> None:
         skipped, limit = int(figures["train/skipped_in_a_row"]), self.run.config.training.max_skipped_updates
         if skipped >= limit:
             raise RuntimeError(
                 f"step {step}: the last {skipped} updates had a gradient that is not finite and were skipped "
-                f"(training.max_skipped_updates={limit}); the weights are those from before them. "
+                f"(training.max_skipped_updates={limit}); they did not change the weights. "
                 "Lower optimizer.learning_rate, lengthen optimizer.warmup_steps, or set execution.dtype to float32"
             )
         if skipped:

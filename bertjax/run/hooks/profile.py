@@ -1,4 +1,4 @@
-"""Traces of steps for xprof: the timeline of each device and of the host."""
+"""Trace chosen steps for xprof: the timelines of all devices and of the host."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from bertjax.run.callbacks import Callback
 from bertjax.storage.files import replace_bytes
 from bertjax.storage.remote import AnyPath
 
-DIRECTORY = "profile"  # of a run, within its directory; what `xprof --logdir` takes
+DIRECTORY = "profile"  # folder in the run's directory; the argument of `xprof --logdir`
 
-_SESSIONS = "plugins/profile"  # where xprof looks below that
+_SESSIONS = "plugins/profile"  # where xprof looks for traces in that folder
 
 
 def steps_to_profile(profile: str, total: int) -> range:
-    """The steps of `FIRST:LAST`, from FIRST up to LAST, which is excluded, counted from 0; none for an empty text.
+    """Parse `FIRST:LAST` as the steps from FIRST up to but excluding LAST, counted from 0; none for an empty text.
 
-    Raises ValueError unless 0 <= FIRST < LAST <= `total`, the steps of the run.
+    Raises ValueError unless 0 <= FIRST < LAST <= `total`, the number of steps of the run.
     """
     if not profile:
         return range(0)
@@ -36,15 +36,15 @@ def steps_to_profile(profile: str, total: int) -> range:
 
 
 class Profile(Callback):
-    """Traces the given steps when the loop reaches them.
+    """Traces `steps` when the loop reaches them.
 
-    A context manager: if the loop ends during a trace, by a signal or an error, the trace is written then. Every
-    process writes the trace of its own devices into one folder.
+    A context manager: a trace in progress is written even if a signal or an error ends the loop. All processes write
+    the traces of their own devices into one folder.
     """
 
     def __init__(self, steps: range, directory: AnyPath) -> None:
         self._steps, self._directory = steps, directory
-        self._first = self._last = 0  # steps of the trace under way
+        self._first = self._last = 0  # steps of the current trace
         self._trace: tempfile.TemporaryDirectory | None = None
         self._annotation = contextlib.ExitStack()
 
@@ -56,7 +56,7 @@ class Profile(Callback):
             )
 
     def before_step(self, step: int) -> None:
-        """Wait for all dispatched steps before the first traced one, so that the trace has no other."""
+        """Wait for all dispatched steps before the first traced step, so that the trace has no others."""
         if step not in self._steps:
             return
         if self._trace is None:
@@ -75,7 +75,7 @@ class Profile(Callback):
 
     def _start(self, number: int) -> None:
         options = jax.profiler.ProfileOptions()
-        options.python_tracer_level = 0  # an event for every Python call would slow the traced steps down
+        options.python_tracer_level = 0  # an event for every Python call would slow down the traced steps
         options.session_id = "trace"
         self._first = number
         # Traces are written to the local disk first, since the run's directory may be a URL.

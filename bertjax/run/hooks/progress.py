@@ -1,4 +1,4 @@
-"""Show how far the run is: a bar or lines with an ETA."""
+"""Show the progress of the run: a bar, or lines with an ETA."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from bertjax.run.metrics import brief
 from bertjax.storage.progress import LINE_EVERY, SIGNS
 
 COMPILING = "compiling (about 20 s the first time)"
-_FIRST_SIGN = 1.5 * LINE_EVERY  # seconds; a line with figures usually comes before
+_FIRST_SIGN = 1.5 * LINE_EVERY  # seconds; a line with figures usually comes earlier
 _STEPS_SILENT = 300.0  # seconds between progress lines while no figures are logged
 
 
 class ShowProgress(Callback):
-    """Counts steps on `run.progress` and shows the figures of the log there; a context manager."""
+    """Counts steps on `run.progress` and shows the latest logged figures there; a context manager."""
 
     def __init__(self) -> None:
         self._stepping, self._compiling = contextlib.ExitStack(), contextlib.ExitStack()

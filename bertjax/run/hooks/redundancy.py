@@ -1,14 +1,14 @@
-"""Silent arithmetic errors: steps that are computed again, and replicas whose bits are compared, naming the device.
+"""Detect silent arithmetic errors: compute steps twice, compare replicas bit by bit, and name the faulty device.
 
-A defective processor sometimes computes a wrong result without an error. Two checks find that:
+A defective processor sometimes computes a wrong result without reporting an error. Two checks detect this:
 
-1. `training.verify_every`: a step is taken twice from one state, and the bits of both results are compared on every
-   device. Where several devices share a batch, each device's gradient, before any sum, is computed by its neighbour
-   too, which finds a device that repeats the same error.
-2. `training.digest_every`: devices with the same part of the state compare digests of it, before every save as well.
+1. `training.verify_every`: take a step twice from the same state and compare the bits of both results on every device.
+   If several devices share a batch, each device's gradient, before any sum, is also computed by its neighbour, which
+   detects a device that repeats the same error.
+2. `training.digest_every`: compare digests between devices that hold the same part of the state; also before every
+   save.
 
-Between these steps nothing is computed, copied or waited for; the step itself is the same program with and without
-them.
+Between checked steps there is no overhead; the train step is the same program with and without checks.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from bertjax.training.state import TrainState
 from bertjax.training.step import Metrics, batch_weights
 
 WRONG_BITS = 76  # exit code
-_SEARCHES = 6  # extra computations to identify a device that did not reveal itself
-_SHOWN = 3  # arrays in a message
-_NAMED = 8  # devices in a message
+_SEARCHES = 6  # extra computations to identify the faulty device
+_MOST_ARRAYS = 3  # in a message
+_MOST_DEVICES = 8  # in a message
 
 
 class WrongBits(RuntimeError):
-    """A device has computed a wrong result; nothing of it was saved."""
+    """A device computed a wrong result, which was not saved."""
 
     exit_code = WRONG_BITS
 
 
 class Redundancy(Callback):
-    """The checks of one run, in every process; all processes see the same digests and end together."""
+    """Runs in every process; all processes see the same digests and end together."""
 
     def __init__(self, job: Job, processes: Processes) -> None:
         self._mesh, self._state, self._processes = job.mesh, job.blueprint.state, processes
@@ -59,14 +59,14 @@ class Redundancy(Callback):
         self._gradients: dict[int, Callable[..., jax.Array]] = {}  # by stage
 
     def checked(self, stage: RunStage) -> RunStage:
-        """The stage with its step taken twice where that is due. The step raises WrongBits naming the devices."""
+        """Return the stage with a step that verifies itself when due, and raises WrongBits naming the devices."""
         if not self._verify_every:
             return stage
 
         def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
             if (self.run.step + 1) % self._verify_every:
                 return stage.train_step(state, batch)
-            with self._processes.taking_time():  # it compiles programs of its own
+            with self._processes.taking_time():  # it compiles more programs
                 return self.verified(stage, self.run.step, state, batch)
 
         return replace(stage, checked_step=step)
@@ -76,12 +76,12 @@ class Redundancy(Callback):
             self.compare_replicas(step, self.run.state)
 
     def before_save(self, step: int) -> None:
-        """Compare the replicas of what is about to be saved."""
+        """Compare the replicas of the state before it is saved."""
         if self._digest_every:
             self.compare_replicas(step, self.run.state)
 
     def compare_replicas(self, step: int, state: TrainState) -> None:
-        """Raise WrongBits naming the devices whose part of the state after `step` steps differs from the others'."""
+        """Raise WrongBits naming the devices whose copy of the state after `step` steps differs from the others."""
         with self._processes.taking_time():
             digests = self._digests(state)
         odd: dict[int, list[str]] = {}
@@ -92,17 +92,17 @@ class Redundancy(Callback):
         if odd:
             arrays = list(dict.fromkeys(name for names in odd.values() for name in names))
             raise WrongBits(
-                f"after step {step:,} {self._names(odd)} and the devices with the same part of the state do not hold "
-                f"the same bits of {first_names(arrays, _SHOWN)}; {_ADVICE}"
+                f"after step {step:,} {self._names(odd)} and the devices with the same part of the state differ in "
+                f"the bits of {first_names(arrays, _MOST_ARRAYS)}; {_ADVICE}"
             )
 
     def verified(self, stage: RunStage, step: int, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        """Take step number `step` (from 0) twice and compare. Raises WrongBits naming the devices."""
+        """Take step number `step` (from 0) twice and compare the results. Raises WrongBits naming the devices."""
         suspects = self._disagreeing_shards(stage, state, batch)
         if suspects:
             raise WrongBits(
-                f"step {step + 1:,}: {self._names(suspects)} computed another gradient than another device from the "
-                f"same rows; {_ADVICE}"
+                f"step {step + 1:,}: {self._names(suspects)} computed a different gradient than another device from "
+                f"the same rows; {_ADVICE}"
             )
         again, _ = stage.train_step(jax.tree.map(jnp.copy, state), batch)
         expected = self._digests(again)
@@ -113,30 +113,30 @@ class Redundancy(Callback):
             return state, metrics
         if len(differing) < self._mesh.size or self._mesh.size == 1:
             raise WrongBits(
-                f"step {step + 1:,}: computed twice from the same state and batch, its result has other bits on "
+                f"step {step + 1:,}: computed twice from the same state and batch, its results differ on "
                 f"{self._names(differing)}; {_ADVICE}"
             )
-        # The fault was in a part of the gradient before the sum over devices, which took it to all of them.
+        # The error was in a gradient before the sum, which spread it to all devices.
         for _ in range(_SEARCHES):
             suspects = self._disagreeing_shards(stage, state, batch)
             if suspects:
                 break
         which = (
-            f"{self._names(suspects)} computes another gradient than its neighbours from the same rows"
+            f"{self._names(suspects)} computes a different gradient than its neighbours from the same rows"
             if suspects
-            else f"one of the {self._mesh.size} devices was wrong before gradients were summed, and not again in "
+            else f"one of the {self._mesh.size} devices was wrong before gradients were summed, but not again in "
             f"{_SEARCHES} further computations"
         )
         raise WrongBits(
-            f"step {step + 1:,}: computed twice from the same state and batch, its result has other bits on every "
+            f"step {step + 1:,}: computed twice from the same state and batch, its results differ on every "
             f"device; {which}; {_ADVICE}"
         )
 
     def _disagreeing_shards(self, stage: RunStage, state: TrainState, batch: Batch) -> list[int]:
-        """Mesh indices of devices whose gradient differs from another device's on the same stage.
+        """Mesh indices of the devices whose gradient of a shard of the batch differs from another device's.
 
-        The gradient of each part of the batch is computed by its own device and by the next one. Where they differ, a
-        third device decides; with only two devices, the first computes it again.
+        Each shard's gradient is computed by its own device and by the next one. If they differ, a third device decides;
+        with only two devices, the first computes it again.
         """
         shards = batch_shards(self._mesh)
         if shards == 1:
@@ -157,13 +157,13 @@ class Redundancy(Callback):
             else:
                 most, count = Counter(digests).most_common(1)[0]
                 odd |= {shard for shard, digest in zip(by, digests, strict=True) if count == 1 or digest != most}
-        of_shard = self._mesh.size // shards
-        return sorted(shard * of_shard + index for shard in odd for index in range(of_shard))
+        shard_size = self._mesh.size // shards  # devices
+        return sorted(shard * shard_size + index for shard in odd for index in range(shard_size))
 
     def _shard_gradients(self, stage: RunStage) -> Callable[..., jax.Array]:
-        """`(state, batch, shift) -> uint32 [shards, arrays, 5]`: digests of the gradient of each shard of the batch.
+        """Build `(state, batch, shift) -> uint32 [shards, arrays, 5]`: digests of each batch shard's gradient.
 
-        It is computed by the device `shift` shards further on. No sum over devices is in it.
+        The gradient, before any sum over devices, is computed by the device `shift` shards further on.
         """
         train_step, shards = stage.train_step, batch_shards(self._mesh)
         parts, everywhere = train_step.gradient, NamedSharding(self._mesh, P())
@@ -184,7 +184,7 @@ class Redundancy(Callback):
         return lambda state, batch, shift: gradients(state, batch, shift, train_step.frozen)
 
     def _digests(self, state: TrainState) -> np.ndarray:
-        """uint32 [devices, arrays, 5] in the mesh's order: of the part of each array that a device holds."""
+        """Digests of the part of each array on each device: uint32 [devices, arrays, 5] in the mesh's order."""
         return np.asarray(self._digest(list(named_arrays(state).values())))
 
     @functools.cached_property
@@ -200,25 +200,25 @@ class Redundancy(Callback):
         return jax.jit(here, out_shardings=NamedSharding(self._mesh, P()))
 
     def _names(self, indices: Iterable[int]) -> str:
-        """Devices by their indices in the mesh, each with its process and host."""
+        """Describe devices by their mesh indices, each with its process and host."""
         devices = [self._mesh.devices.flat[index] for index in sorted(indices)]
         names = [f"device {d.id} ({d.device_kind}, {self._processes.describe([d.process_index])})" for d in devices]
-        return first_names(names, _NAMED)
+        return first_names(names, _MOST_DEVICES)
 
 
 _ADVICE = (
-    "nothing of it was saved. Take the device, or its host, out of the job, then run the same command again: it goes "
-    "on from the newest checkpoint"
+    "nothing of it was saved. Remove the device, or its host, from the job, then run the same command again to resume "
+    "from the newest checkpoint"
 )
 
 
 def _stacked(tree: Any) -> jax.Array:
-    """uint32 [arrays, 5]: the digest of the local part of every array of a tree."""
+    """Digests of the local part of every array of a tree: uint32 [arrays, 5]."""
     return jnp.stack([local_digest(x) for x in jax.tree.leaves(tree)])
 
 
 def _replicas(sharding: NamedSharding, shape: Sequence[int], mesh: Mesh) -> list[list[int]]:
-    """Mesh indices of the devices that hold the same part of an array, for every part that several devices hold."""
+    """For every part of an array that several devices hold, the mesh indices of these devices."""
     indices = {device: index for index, device in enumerate(mesh.devices.flat)}
     parts: dict[str, list[int]] = {}
     for device, slices in sharding.devices_indices_map(tuple(shape)).items():
@@ -227,7 +227,7 @@ def _replicas(sharding: NamedSharding, shape: Sequence[int], mesh: Mesh) -> list
 
 
 def _minority(replicas: list[int], digests: np.ndarray) -> list[int]:
-    """The replicas whose digest differs from the majority's; all of them if there is no majority."""
+    """The replicas whose digest differs from the majority; all replicas if there is no majority."""
     bytes_by_replica = {index: digests[index].tobytes() for index in replicas}
     (most, count), *_ = Counter(bytes_by_replica.values()).most_common(1)
     if count == len(replicas):

@@ -1,4 +1,4 @@
-"""Save a checkpoint every `training.checkpoint_every` steps; its files are written while training continues."""
+"""Save a checkpoint every `training.checkpoint_every` steps; files are written while training continues."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from bertjax.training.digest import compile_ahead
 
 
 class Save(Callback):
-    """Starts saves, and calls `on_save` of all hooks for each checkpoint that is complete."""
+    """Starts saves, and calls `on_save` on all hooks once a checkpoint is complete."""
 
     def __init__(self) -> None:
-        self._being_written: dict[int, str] = {}
+        self._being_written: dict[int, str] = {}  # step -> directory
         self._is_compiled = False
 
     def on_stage(self) -> None:
-        """Record that all steps are saved: a signal now, or while the next step is compiled, ends the run at once."""
+        """Record that all steps are saved: until the next step is compiled, a signal ends the run at once."""
         run = self.run
         self._wait()
         saved = f"stopped at step {run.step:,}, which is saved. To continue, run the same command again."
@@ -25,14 +25,14 @@ class Save(Callback):
 
     def after_step(self, step: int) -> None:
         if not self._is_compiled:
-            # Now, so that it is compiled when a signal comes, and does not compete with compiling the step.
+            # After the step was compiled, so as not to compete with it; early, to be ready when a signal comes.
             compile_ahead(named_arrays(self.run.job.blueprint.state))
             self._is_compiled = True
         if self.run.is_due(self.run.stage.training.checkpoint_every):
             self.save()
 
     def save(self) -> None:
-        """Start to write a checkpoint of the state, once the last one is complete."""
+        """Start writing a checkpoint, once the previous one is complete."""
         run, step = self.run, self.run.step
         saving = SIGNS.doing(f"step {step:,}  saving a checkpoint")
         with run.times.measure("checkpoint"), run.processes.taking_time(), saving:

@@ -1,11 +1,11 @@
-"""Recovery from loss spikes: go back to the checkpoint before the spike and skip its batches.
+"""Recover from loss spikes: go back to the checkpoint before the spike and skip its batches.
 
-The mean loss of a window of the log is a spike if it lies `training.spike_deviations` robust deviations above the
-median of the windows before it; the deviation is that of the usual change from one window to the next. The run then
-goes back to the newest checkpoint before the window, repeats the steps up to it with the same bits, and skips the
-window's batches. Skipped batches are a record of `training.skips`, which the run's config.json and every later
-checkpoint contain, so that a resumed run, or a replayed step, reads the same batches. Which windows are spikes follows
-from the log alone: a run that is killed before the record is saved finds the same spike again.
+A window of the log is a spike if its mean loss lies `training.spike_deviations` robust deviations above the median of
+the windows before it, where the deviation is the usual change from one window to the next. The run then returns to the
+newest checkpoint before the window, repeats the steps up to it with the same bits, and skips the window's batches.
+The skip is recorded in `training.skips`, in the run's config.json and in every later checkpoint, so that a resumed run
+or a replayed step reads the same batches. Spikes are a function of the log alone: a run that is killed before the skip
+is saved detects the same spike again.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from bertjax.runtime.processes import Processes
 from bertjax.storage.remote import AnyPath, to_path
 from bertjax.training.stages import Stage, stage_at
 
-MOST = 10  # spikes skipped in one run; more need another learning rate
-_LEVEL, _USUAL = 8, 20  # windows for the median, and for the usual change
-_LOGGED = 50 * _USUAL  # lines of the log that have those windows; one is of part of a window, or has no finite loss
+MOST = 10  # spikes to skip in one run; more call for another learning rate
+_LEVEL, _USUAL = 8, 20  # number of windows for the median, and for the usual change
+_LOGGED = 50 * _USUAL  # lines of the log that surely contain these windows: some hold part of one or no finite loss
 _FLOOR = 0.01  # least deviation, as a share of the median
-_NORMAL = 1.4826  # times the median absolute deviation is the standard deviation of a normal distribution
+_NORMAL = 1.4826  # standard deviation of a normal distribution / its median absolute deviation
 
 
 class Window(NamedTuple):
@@ -48,7 +48,7 @@ class Window(NamedTuple):
 
 
 class Spike(Exception):
-    """Ends the loop at a spike, so that the run continues from a checkpoint of its first step, or of one before."""
+    """Raised at a spike to leave the loop; the run continues from a checkpoint at or before the window's first step."""
 
     def __init__(self, window: Window, median: float, deviations: float) -> None:
         self.window = window
@@ -59,53 +59,53 @@ class Spike(Exception):
 
 
 class SpikeWatch:
-    """Looks for spikes in one stage after the other; in every process, with the same figures and the same result.
+    """Detects spikes, stage by stage; all processes have the same figures and detect the same spikes.
 
-    A window ends where the run logs by its periods. A window cut by a signal or restart is reassembled.
+    A window ends at a step where one of the stage's periods is due. A window that a signal or restart split is joined.
     """
 
     def __init__(
         self,
         training: TrainingConfig,
         logged: Iterable[tuple[int, float | None]] = (),
-        given: Sequence[str] = (),
+        config_skips: Sequence[str] = (),
     ) -> None:
-        """`logged` are the steps and losses of the run's log so far, in order, at least the last `lines_needed`.
+        """`logged` has the steps and losses of the log so far, in order, at least the last `lines_needed`.
 
-        `given` are the skips that no spike added.
+        `config_skips` are the skips in `training.skips` that no spike added.
         """
         self._limit = training.spike_deviations
-        # Spikes at one step are one record, and a window has at most the steps of a log period.
-        batches = count_batches(training.skips) - count_batches(given)
-        self._spikes = max(len(training.skips) - len(given), -(-batches // training.log_every))
+        # Several spikes at one step share a record, and a window has at most `log_every` steps.
+        batches = count_batches(training.skips) - count_batches(config_skips)
+        self._spikes = max(len(training.skips) - len(config_skips), -(-batches // training.log_every))
         self._logged = [(step, math.nan if loss is None else loss) for step, loss in logged]
-        self._losses: list[float] = []  # of whole windows of the stage
-        self._part: list[tuple[int, float]] = []  # (steps, mean loss) since the last whole window
+        self._losses: list[float] = []  # of complete windows of the stage
+        self._part: list[tuple[int, float]] = []  # (steps, mean loss) since the last complete window
         self._reached = 0
 
     @staticmethod
     def lines_needed(training: TrainingConfig) -> int:
-        """The number of losses at the end of a run's log that a watch judges by: 0 if it looks for none."""
+        """Number of losses at the end of the log that a watch needs; 0 if spike recovery is off."""
         return _LOGGED if training.spike_deviations else 0
 
     def look(self, stage: Stage, step: int, loss: float) -> None:
-        """Take the mean loss of the steps since the last call, up to `step`.
+        """Add the mean loss of the steps since the last call, up to `step`.
 
-        Raises Spike for one, and RuntimeError if too many have been skipped.
+        Raises Spike for a spike, or RuntimeError if too many have been skipped already.
         """
         if not self._limit:
             return
         logged, self._logged = self._logged, []
         for at, value in (*logged, (step, float(f"{loss:.9g}"))):  # nine digits, like the log
-            window = self._whole(stage, at, value)
+            window = self._complete_window(stage, at, value)
             if window is not None and at == step:
                 self._judge(window)
             if window is not None:
                 self._losses.append(window.loss)
 
-    def _whole(self, stage: Stage, step: int, loss: float) -> Window | None:
-        """The window that the steps up to this one complete, if they do."""
-        if self._reached <= stage.start < step:  # the first of the stage, which has other rows
+    def _complete_window(self, stage: Stage, step: int, loss: float) -> Window | None:
+        """Return the window that ends at this step, if any."""
+        if self._reached <= stage.start < step:  # a new stage, whose losses are not comparable
             self._losses, self._part, self._reached = [], [], stage.start
         self._part.append((step - self._reached, loss))
         self._reached = step
@@ -122,7 +122,7 @@ class SpikeWatch:
         if len(past) < _LEVEL:
             return
         median = statistics.median(past[-_LEVEL:])
-        # Of changes from one window to the next, so that a steadily falling loss has no large deviation.
+        # From the changes between windows; the spread of the losses themselves is large while the loss falls.
         changes = [abs(after - before) for before, after in itertools.pairwise(past)]
         spread = max(_NORMAL * statistics.median(changes), _FLOOR * abs(median))
         if not (deviations := (window.loss - median) / spread) > self._limit:
@@ -130,50 +130,52 @@ class SpikeWatch:
         spike = Spike(window, median, deviations)
         if self._spikes >= MOST:
             raise RuntimeError(
-                f"{spike}; {MOST} spikes have been skipped (training.skips), and skipping more rows does not "
+                f"{spike}; {MOST} spikes have been skipped (training.skips), and skipping more rows will not "
                 "help. Lower optimizer.learning_rate, or lengthen optimizer.warmup_steps"
             )
         raise spike
 
 
 class SpikeRecovery(Callback):
-    """Ends the loop at a spike by raising it; `train_job` then goes back and skips its batches."""
+    """Raises Spike out of the loop; `train_job` then goes back and skips the spike's batches."""
 
     def __init__(
-        self, training: TrainingConfig, logged: Iterable[tuple[int, float | None]], given: Sequence[str]
+        self, training: TrainingConfig, logged: Iterable[tuple[int, float | None]], config_skips: Sequence[str]
     ) -> None:
-        """`logged` and `given` as in `SpikeWatch`."""
-        self._watch = SpikeWatch(training, logged, given)
+        """`logged` and `config_skips` as in `SpikeWatch`."""
+        self._watch = SpikeWatch(training, logged, config_skips)
 
     def on_log(self, step: int, figures: Figures) -> None:
         run = self.run
         try:
             self._watch.look(stage_at(tuple(stage.stage for stage in run.stages), step), step, figures[LOSS])
         except Spike:
-            # Said before the run is closed and restored, which may take longer than any step.
             with run.processes.taking_time():
                 run.checkpoints.wait()
-            moment = "while it goes back before a loss spike; no checkpoint is lost"
-            run.processes.rest(f"stopped {moment}. To continue, run the same command again.")
+            # Closing and restoring the run may take longer than any step, and must not count as a hang.
+            run.processes.rest(
+                "stopped while going back to before a loss spike; no checkpoint is lost. To continue, run the same "
+                "command again."
+            )
             raise
 
 
 def skips_to_begin_with(job: Job, processes: Processes, say: Callable[[str], None]) -> tuple[str, ...]:
-    """The config's `training.skips`, and those that the run's newest checkpoint records."""
-    found = _recorded_skips(to_path(job.config.directory)) if processes.first else ((), ())
+    """Merge the config's `training.skips` with the skips in the run's newest checkpoint."""
+    skips_in_checkpoint = _recorded_skips(to_path(job.config.directory)) if processes.first else ((), ())
     config_skips = job.config.training.skips
-    recorded, given = map(tuple, json.loads(processes.broadcast("skipped batches", json.dumps(found))))
+    recorded, original = map(tuple, json.loads(processes.broadcast("skipped batches", json.dumps(skips_in_checkpoint))))
     if set(recorded) <= set(config_skips):
         return config_skips
-    # A spike moves later skips, so the checkpoint has the config's skips at other steps.
-    known = () if given == config_skips else config_skips
+    # A spike renumbers later skips, so the checkpoint has the config's original skips at other steps.
+    known = () if original == config_skips else config_skips
     skips = tuple(sorted({*known, *recorded}, key=lambda skip: parse_skips([skip])))
     say(f"skipping the batches that the run's newest checkpoint records: training.skips={skips}")
     return skips
 
 
 def with_skips(job: Job, skips: Sequence[str]) -> Job:
-    """The job whose steps skip these batches. Raises ValueError as `parse_skips`."""
+    """Return the job with steps that skip these batches. Raises ValueError like `parse_skips`."""
     config = replace(job.config, training=replace(job.config.training, skips=tuple(skips)))
     parsed = parse_skips(skips)
     stages = job.stages
@@ -189,7 +191,7 @@ def with_skips(job: Job, skips: Sequence[str]) -> Job:
 
 
 class SkippedBatches:
-    """The batches of a stage without the skipped ones; otherwise as `batches`."""
+    """Wraps the batches of a stage and leaves out the skipped ones."""
 
     def __init__(self, batches: RunBatches, skips: Sequence[Skip], start: int) -> None:
         self.source, self._skips, self._start = batches, tuple(skips), start
@@ -197,33 +199,28 @@ class SkippedBatches:
 
     @property
     def rows_per_epoch(self) -> int:
-        """As of `batches`."""
         return self.source.rows_per_epoch
 
     @property
     def estimated_rows(self) -> int:
-        """As of `batches`."""
         return self.source.estimated_rows
 
     def release(self) -> None:
-        """As of `batches`."""
         self.source.release()
 
     def number(self, step: int) -> int:
-        """The number in the stage, from 0, of the batch that a step of it gets."""
+        """Number of the batch, counted from 0 in the stage, that a step of the stage reads."""
         return batch_number(self._start + step, self._skips, self._start) - self._start
 
     def batch(self, step: int, global_batch_size: int, rows: slice | np.ndarray | None = None) -> dict[str, np.ndarray]:
-        """Those rows of the batch that a step of the stage gets."""
         return self.source.batch(self.number(step), global_batch_size, rows)
 
     def spec(self, batch_size: int) -> Any:
-        """Shape and dtype of every array of a batch of that many rows."""
         return self.source.spec(batch_size)
 
 
 def _recorded_skips(directory: AnyPath) -> tuple[Sequence[str], Sequence[str]]:
-    """`training.skips` of the run's newest readable checkpoint, and the skips that its config gave."""
+    """Read `training.skips` from the newest readable checkpoint, and the skips that the user's config had."""
     for step in reversed(saved_steps(directory)):
         try:
             metadata = read_metadata(directory / DIRECTORY / str(step))

@@ -1,4 +1,4 @@
-"""Stop at a signal: all processes after the same step."""
+"""Stop all processes after the same step when one of them receives a signal."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from bertjax.run.callbacks import Callback
 
 
 class StopSignal(Callback):
-    """Before every step, has the processes agree on whether to take it. `Save` saves the state once they do not."""
+    """Before every step, checks with the other processes whether to take it. If not, `Save` saves the state."""
 
     def on_stage(self) -> None:
         self._first = self.run.step
 
     def before_step(self, step: int) -> None:
-        # The first step must be compiled, and all work before it is saved: a signal may end the process meanwhile.
+        # All work before the first step is saved, so a signal may end the process while the step is compiled.
         if not self.run.processes.begin_unit(first=step == self._first):
             self.run.stop()

@@ -1,4 +1,4 @@
-"""Call the callbacks of the program that started the run."""
+"""Call the user's callbacks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bertjax.runtime.processes import Processes
 
 
 class UserCallbacks(Callback):
-    """Calls each outside of the run's mesh, so that it may load and use other models."""
+    """Calls callbacks outside the run's mesh, so that they may load and use other models."""
 
     def __init__(self, callbacks: Sequence[Callback], processes: Processes) -> None:
         self._callbacks = [callback for callback in callbacks if processes.first or callback.every_process]
@@ -62,5 +62,5 @@ class UserCallbacks(Callback):
             if self.run.stop_is_requested and not before and alone:
                 raise ValueError(
                     f"{type(callback).__name__} called run.stop() in one of {self.run.processes.count} processes; set "
-                    "every_process = True in the class, so that all of them stop"
+                    "every_process = True in the class, so that all processes stop"
                 )

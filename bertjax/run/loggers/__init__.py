@@ -1,4 +1,4 @@
-"""The loggers of a run in addition to `metrics.jsonl`, by name; each imports its package when it opens."""
+"""Registry of loggers besides `metrics.jsonl`; each imports its package when it opens."""
 
 from __future__ import annotations
 
@@ -22,10 +22,7 @@ LOGGERS = Registry("loggers", _ALL, Logger)
 
 
 def require_loggers(names: Iterable[str]) -> None:
-    """Refuse, before any work, a logger that does not exist, is not installed, or cannot log.
-
-    Raises ValueError naming the logger and the remedy.
-    """
+    """Raise ValueError, naming the remedy, for a logger that does not exist, is not installed, or cannot log."""
     for name in names:
         if (logger := LOGGERS.get(name)) is None:
             raise ValueError(f"log: no logger {name!r} (--log {name}); {suggestion(name, LOGGERS)}")
@@ -38,6 +35,6 @@ def require_loggers(names: Iterable[str]) -> None:
 
 
 def openers(config: Config) -> tuple[OpenWriter, ...]:
-    """What opens the writers that a run's config names, each once."""
+    """Functions that open the writers named in `config.log`, each once."""
     run = logged_run(config)
     return tuple(partial(LOGGERS[name].open, run) for name in dict.fromkeys(config.log))

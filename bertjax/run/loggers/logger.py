@@ -1,4 +1,4 @@
-"""The interface of a logger, and what it gets of a run: its name, its config without secrets, its id at the service."""
+"""The interface of a logger, and the data it gets about a run: its name, config without secrets, and id."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from bertjax.config import Config, flatten, to_dict
 from bertjax.run.telemetry import LOGGED_AS_FILE, Writer
 from bertjax.storage.files import replace_text
 
-# user:password@ or token@ of a URL; everything after its ?, where object storage puts signatures.
+# user:password@ or token@ in a URL, and everything after its ?, where object storage puts signatures.
 _USER_INFO, _QUERY = re.compile(r"(?<=://)[^/\s@]*@"), re.compile(r"(?<=\w)\?\S*")
 _HIDDEN = "***"
 
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """A run as loggers show it."""
+    """The data about a run that is passed to loggers."""
 
     name: str
     config: Mapping[str, Any]  # dotted key -> plain JSON value, without secrets
@@ -28,22 +28,21 @@ class LoggedRun:
 
 @dataclass(frozen=True)
 class Logger:
-    """A service that shows the curves of runs: one object in one module, one line in `bertjax.run.loggers`."""
+    """A service for the curves of runs. To add one: an object in its own module, a line in `bertjax.run.loggers`."""
 
-    package: str  # that it imports, when it opens
-    # Takes the run, the folder that it may write into, and the step that the run resumes at (0: it starts).
-    open: Callable[[LoggedRun, Path, int], Writer]
-    extra: str = ""  # of bertjax, which installs the package; "" for what every installation has
-    require_ready: Callable[[], None] = lambda: None  # raises ValueError if the user has to do something first
+    package: str  # imported by `open`
+    open: Callable[[LoggedRun, Path, int], Writer]  # (run, folder for files, step to resume at; 0 for a new run)
+    extra: str = ""  # the extra of bertjax that installs the package; "" if every installation has it
+    require_ready: Callable[[], None] = lambda: None  # raises ValueError if the user must do something first
 
 
 def logged_run(config: Config) -> LoggedRun:
-    """The run of a config."""
+    """Describe the run of a config for loggers, without secrets."""
     return LoggedRun(config.name, {key: without_secrets(value) for key, value in flatten(to_dict(config)).items()})
 
 
 def without_secrets(value: Any) -> Any:
-    """A plain JSON value; in the URLs of its texts, user, password and query are replaced by ***."""
+    """Replace user, password and query in URLs within a JSON value by ***."""
     if isinstance(value, str) and "://" in value:
         return _QUERY.sub(f"?{_HIDDEN}", _USER_INFO.sub(f"{_HIDDEN}@", value))
     if isinstance(value, list):
@@ -54,15 +53,12 @@ def without_secrets(value: Any) -> Any:
 
 
 def logged_id(folder: Path, logger: str) -> str:
-    """The id under which the run of this folder is known to a logger; "" for a run that it has not seen.
-
-    Raises ValueError for a file that is damaged.
-    """
+    """The id of this folder's run in a logger's service; "" for a new run. Raises ValueError for a damaged file."""
     return _read(folder / LOGGED_AS_FILE).get(logger, "")
 
 
 def remember_id(folder: Path, logger: str, identity: str) -> None:
-    """Write the id down, so that a resumed run continues the same run of the logger."""
+    """Store the id, so that a resumed run continues the same run of the logger."""
     path = folder / LOGGED_AS_FILE
     folder.mkdir(parents=True, exist_ok=True)
     replace_text(path, json.dumps(_read(path) | {logger: identity}, indent=1) + "\n")

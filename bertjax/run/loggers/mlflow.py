@@ -1,4 +1,4 @@
-"""MLflow. `MLFLOW_TRACKING_URI`, `MLFLOW_EXPERIMENT_NAME` and its other variables apply as usual."""
+"""Log to MLflow. `MLFLOW_TRACKING_URI`, `MLFLOW_EXPERIMENT_NAME` and its other variables apply as usual."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 _NAME = "mlflow"
 _EXPERIMENT = "bertjax"
-_PARAMS_AT_ONCE = 100  # limit of a tracking server per request
-_LONGEST_PARAM = 6000  # characters, likewise
+_PARAMS_PER_REQUEST = 100  # limit of a tracking server
+_PARAM_CHARACTERS = 6000  # likewise
 _STATES: dict[Ending, str] = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 
 
 class MlflowWriter:
-    """Writes metrics to a run of MLflow. Its client's thread sends them; a server that fails stops no run."""
+    """Writes metrics to an MLflow run. The client sends them in a thread; a failing server does not stop the run."""
 
     def __init__(self, client: MlflowClient, identity: str) -> None:
         self._client, self._identity = client, identity
@@ -53,7 +53,7 @@ class MlflowWriter:
                 self._warn(error)
 
     def close(self, ending: Ending) -> None:
-        """Send the rest, and the state that the run ends in."""
+        """Send the rest, and the final state of the run."""
         from mlflow.exceptions import MlflowException
 
         self.flush()
@@ -66,13 +66,13 @@ class MlflowWriter:
         if not self._warned:
             self._warned = True
             reason = " ".join(str(error).split())
-            print(f"Warning: MLflow lacks figures of this run, metrics.jsonl has all: {reason}", file=sys.stderr)
+            print(f"Warning: some figures are missing in MLflow (metrics.jsonl has all): {reason}", file=sys.stderr)
 
 
 def open_writer(run: LoggedRun, folder: Path, resume_step: int) -> MlflowWriter:
-    """Start the run there with the config as its params, or continue with the one that this run is known as.
+    """Start a run in MLflow with the config as its params, or continue the one that this run started before.
 
-    Raises ValueError naming the tracking server, if it cannot be reached or does not have that run.
+    Raises ValueError naming the tracking server if it cannot be reached or does not have that run.
     """
     import mlflow
     from mlflow import MlflowClient
@@ -84,7 +84,7 @@ def open_writer(run: LoggedRun, folder: Path, resume_step: int) -> MlflowWriter:
         if identity := logged_id(folder, _NAME):
             client.update_run(identity, status="RUNNING")
         else:
-            identity = _created(client, run)
+            identity = _create_run(client, run)
             remember_id(folder, _NAME, identity)
     except MlflowException as error:
         raise ValueError(
@@ -95,7 +95,7 @@ def open_writer(run: LoggedRun, folder: Path, resume_step: int) -> MlflowWriter:
 
 
 def _experiment(client: MlflowClient) -> str:
-    """The id of the experiment that the environment names, by its name or its id, or of `bertjax`."""
+    """The id of the experiment that the environment names by name or id; `bertjax` by default."""
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "")
     if not name and (identity := os.environ.get("MLFLOW_EXPERIMENT_ID", "")):
         return identity
@@ -103,15 +103,15 @@ def _experiment(client: MlflowClient) -> str:
     return match.experiment_id if match is not None else client.create_experiment(name or _EXPERIMENT)
 
 
-def _created(client: MlflowClient, run: LoggedRun) -> str:
-    """The id of a new run with the name and the params of ours."""
+def _create_run(client: MlflowClient, run: LoggedRun) -> str:
+    """Create a run with our name and config; returns its id."""
     from mlflow.entities import Param
 
     experiment = _experiment(client)
     identity = client.create_run(experiment, run_name=run.name).info.run_id
-    params = [Param(key, str(value)[:_LONGEST_PARAM]) for key, value in run.config.items()]
-    for first in range(0, len(params), _PARAMS_AT_ONCE):
-        client.log_batch(identity, params=params[first : first + _PARAMS_AT_ONCE])
+    params = [Param(key, str(value)[:_PARAM_CHARACTERS]) for key, value in run.config.items()]
+    for first in range(0, len(params), _PARAMS_PER_REQUEST):
+        client.log_batch(identity, params=params[first : first + _PARAMS_PER_REQUEST])
     return identity
 
 

@@ -1,4 +1,4 @@
-"""Weights & Biases. `WANDB_MODE`, `WANDB_PROJECT`, `WANDB_ENTITY` and the other variables of its own hold as usual."""
+"""Log to Weights & Biases. `WANDB_MODE`, `WANDB_PROJECT`, `WANDB_ENTITY` and its other variables apply as usual."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 _NAME = "wandb"
 _PROJECT = "bertjax"
-_STEP = "step"  # the axis of every curve: wandb's own counts calls, and never goes back
+_STEP = "step"  # the x-axis of every curve; wandb's own step counts calls and cannot go back
 _WITHOUT_ACCOUNT = ("offline", "disabled", "dryrun")  # modes
 _EXIT_CODES: dict[Ending, int] = {"finished": 0, "stopped": 0, "failed": 1}
 
 
 class WandbWriter:
-    """Writes metrics to a run of wandb, whose own process sends them; without a network it keeps them in a file."""
+    """Writes metrics to a wandb run. A separate process sends them, and keeps them in a file without a network."""
 
     def __init__(self, run: wandb.Run) -> None:
         self._run = run
@@ -30,40 +30,40 @@ class WandbWriter:
         run.define_metric("*", step_metric=_STEP)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Hand the metrics of a step over, as plain floats."""
+        """Pass on the metrics of a step as plain floats."""
         self._run.log({name: float(value) for name, value in metrics.items()} | {_STEP: int(step)})
 
     def flush(self) -> None:
-        """Do nothing: what was logged has left this process already."""
+        """Do nothing: logged metrics have already left this process."""
 
     def close(self, ending: Ending) -> None:
-        """Wait until everything is sent, or is in the file."""
+        """Wait until everything is sent or in the file."""
         self._run.finish(exit_code=_EXIT_CODES[ending])
 
 
 def require_ready() -> None:
-    """Raise ValueError where wandb would ask for a key in the middle of the run, or refuse the one that it has."""
+    """Raise ValueError if wandb would later ask for a key or refuse its key."""
     if os.environ.get("WANDB_MODE", "online").lower() in _WITHOUT_ACCOUNT:
         return
     import wandb
     from wandb.errors import Error
 
-    why = "has no key"
+    reason = "has no key"
     try:
         if wandb.login(prompt=False):
             return
     except Error as error:
-        why = f"cannot log in: {' '.join(str(error).split())}"
+        reason = f"cannot log in: {' '.join(str(error).split())}"
     raise ValueError(
-        f"log: 'wandb' (--log wandb) {why}; run `wandb login` or set WANDB_API_KEY, or set WANDB_MODE=offline and send "
-        "the files later with `wandb sync`"
+        f"log: 'wandb' (--log wandb) {reason}; run `wandb login` or set WANDB_API_KEY, or set WANDB_MODE=offline and "
+        "send the files later with `wandb sync`"
     )
 
 
 def open_writer(run: LoggedRun, folder: Path, resume_step: int) -> WandbWriter:
-    """Start the run there, or continue with the one that this run is known as.
+    """Start a wandb run, or continue the one that this run started before.
 
-    What wandb would find out by itself (arguments, code, console, git) is left out: it may hold secrets.
+    wandb's own records (arguments, code, console, git) are disabled, because they may contain secrets.
     """
     import wandb
 
@@ -77,7 +77,7 @@ def open_writer(run: LoggedRun, folder: Path, resume_step: int) -> WandbWriter:
             resume="allow",
             config=dict(run.config),
             dir=folder,
-            reinit="create_new",  # runs of several tasks or settings follow one another in a process
+            reinit="create_new",  # a process may train several runs one after the other
             settings=wandb.Settings(
                 silent=True,
                 console="off",
