@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 from generated_corpus import write_corpus
-from tiny_runs import command, finish, news_of, write_recipe
+from tiny_runs import command, essential_lines, finish, write_recipe
 
 import bertjax as bertjax_package
 from bertjax.__main__ import GROUPS, RENAMED, VERBS, load_verb, main, make_parser
@@ -125,7 +125,7 @@ def test_so_it_is_in_a_process_of_its_own(tmp_path: Path) -> None:
     words = ["pretrain", str(write_recipe(tmp_path)), "--training.budget", "soon", "--data.root", str(tmp_path)]
     ended, here = in_a_process(*words), bertjax(*words)
     assert (ended.returncode, ended.stderr) == (here.returncode, here.stderr)
-    assert news_of(ended.stdout) == news_of(here.stdout)
+    assert essential_lines(ended.stdout) == essential_lines(here.stdout)
     assert ended.returncode == 1 and ended.stderr.startswith("bertjax pretrain: training.budget='soon' is not")
 
 
@@ -283,7 +283,7 @@ def test_invalid_run_is_refused_before_text_is_read(
     before = sorted(path.name for path in run_dir.parent.iterdir())
     refused = bertjax(*words[3:])
     assert refused.returncode == 1 and re.search(message, refused.stderr, re.S), refused.stderr
-    assert news_of(refused.stdout) == []
+    assert essential_lines(refused.stdout) == []
     assert sorted(path.name for path in run_dir.parent.iterdir()) == before
 
 
@@ -296,7 +296,7 @@ def test_weights_of_another_shape_are_refused_early(
     refused = bertjax(*command(folder / "tiny_recipe.py", folder / "corpus.txt", tmp_path / "run", *changes)[3:])
     assert refused.returncode == 1
     assert re.search(r"is another model:\n  model\.num_hidden_layers: there \d, here 1", refused.stderr)
-    assert news_of(refused.stdout) == []
+    assert essential_lines(refused.stdout) == []
 
 
 def test_a_vocabulary_without_an_export_is_refused_early(run: tuple[Path, Path, list[str]], tmp_path: Path) -> None:

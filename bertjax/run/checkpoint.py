@@ -232,8 +232,8 @@ class Checkpoints:
             free = shutil.disk_usage(self._disk).free
             raise OSError(
                 f"checkpoint {self.directory / str(self._last_save)} was not written: {_brief(error)} ({free:,} bytes "
-                f"are free on the disk). Written before: {first_names(self.steps())}; run the same command again to "
-                "continue from there"
+                f"are free on the disk). Written before: {first_names(self.steps())}; the same command "
+                "continues from there"
             ) from error
 
     def leave_out(self, after: int) -> None:

@@ -393,7 +393,7 @@ SABOTAGES = (
         "run/checkpoint.py",
         "if step in _agreed(self.steps()):",
         "if False:",
-        "run/test_checkpoint.py::test_a_step_saved_twice_stays_as_it_was",
+        "run/test_checkpoint.py::test_saving_a_step_again_changes_nothing",
         "run",
     ),
     Sabotage(

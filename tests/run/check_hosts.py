@@ -1,4 +1,4 @@
-"""Runs of many shapes: the same batches, the same losses, and every checkpoint restored on every shape.
+"""Compare runs on many shapes: equal batches, equal losses, and every checkpoint restored on every shape.
 
 python tests/run/check_hosts.py
 
@@ -16,7 +16,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "training"))
 
 from fake_devices import xla_flags
 
-# Before the modules that import JAX, and as the tests have it.
+# As in the tests, before JAX is imported.
 os.environ["XLA_FLAGS"] = xla_flags(devices=1)
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
@@ -27,7 +27,7 @@ from tiny_runs import write_recipe
 
 LOSSES = [Shape(1, 8), Shape(2, 4), Shape(4, 2)]
 CHECKPOINTS = [Shape(1, 1), Shape(1, 4), Shape(2, 2), Shape(4, 1), Shape(2, 2, fsdp=2), Shape(2, 2, tensor=2)]
-ACROSS = [Shape(4, 1, tensor=2), Shape(2, 2, tensor=4)]  # `tensor` crosses hosts, which then share rows
+ACROSS = [Shape(4, 1, tensor=2), Shape(2, 2, tensor=4)]  # `tensor` spans hosts, which then share rows
 
 
 def main() -> int:
@@ -50,7 +50,7 @@ def check(matrix: Matrix) -> int:
         failures += not same or worst > 1e-5
         batches = "the same batches" if same else "OTHER BATCHES"
         print(
-            f"{shape.name:12} {batches}, rows made by each process: {matrix.made(shape)}; "
+            f"{shape.name:12} {batches}, rows read by each process: {matrix.row_counts(shape)}; "
             f"largest relative difference of {len(losses)} losses {worst:.1e}",
             flush=True,
         )

@@ -1,9 +1,9 @@
-"""Signals to one process of three, at random moments: all stop at the same step, and the run ends with the same bits.
+"""Send signals to one of three processes at random moments: all stop at one step, and the run ends with the same bits.
 
 python tests/run/check_preemption.py [--terms 20] [--kills 5] [--seed 0]
 
 Every moment is drawn between the start of the processes and the usual end of the run, so that it falls into joining,
-preparation, compilation, steps, evaluations and saves. Prints a line for each, and what was found at the end.
+preparation, compilation, steps, evaluations and saves. Prints a line for each, and a summary at the end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "training"))
 
 from fake_devices import xla_flags
 
-# Before the modules that import JAX, and as the tests have it.
+# As in the tests, before JAX is imported.
 os.environ["XLA_FLAGS"] = xla_flags(devices=1)
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
@@ -33,8 +33,8 @@ from tiny_runs import checkpoints, command, digests, write_recipe
 
 PROCESSES = 3
 GRACE = 30  # seconds to stop after SIGTERM
-NOTICED = 60  # seconds to end after another's SIGKILL
-MOMENTS = [  # what the last line that was printed says of the moment, latest first
+NOTICE_SECONDS = 60  # to exit after another process was killed
+MOMENTS = [  # (text in the log, activity that it shows), latest first
     ("training is complete", "report"),
     ("held out", "step, eval or save"),
     ("pretraining  ", "step, eval or save"),
@@ -61,21 +61,20 @@ def main() -> int:
 
 def check(folder: Path, terms: int, kills: int, rng: random.Random) -> int:
     recipe, source = write_recipe(folder), write_corpus(folder / "corpus.txt", 300)
-    few = ["--training.steps", "24", "--optimizer.warmup-steps", "5", "--training.log-every", "1"]
-    few += ["--training.eval-every", "8", "--training.checkpoint-every", "6"]
-    # Every batch a multiple of three.
-    few += ["--training.global-batch-size", "12"]
+    overrides = ["--training.steps", "24", "--optimizer.warmup-steps", "5", "--training.log-every", "1"]
+    overrides += ["--training.eval-every", "8", "--training.checkpoint-every", "6"]
+    overrides += ["--training.global-batch-size", "12"]  # a multiple of three
 
     def start(run_dir: Path) -> Group:
-        return Group(command(recipe, source, run_dir, *few), PROCESSES, run_dir.with_suffix(".log"))
+        return Group(command(recipe, source, run_dir, *overrides), PROCESSES, run_dir.with_suffix(".log"))
 
     with start(folder / "whole") as group:  # fills the cache
         group.finish()
     shutil.rmtree(folder / "whole")
-    begun = time.monotonic()
+    start_time = time.monotonic()
     with start(folder / "whole") as group:
         group.finish()
-    usual = time.monotonic() - begun
+    usual = time.monotonic() - start_time
     expected = digests(folder / "whole")
     print(f"an undisturbed run takes {usual:.0f} s", flush=True)
 
@@ -93,28 +92,30 @@ def check(folder: Path, terms: int, kills: int, rng: random.Random) -> int:
             log = "".join(group.logs)
             at = next((name for text, name in MOMENTS if text in log), "start")
             if at == "start":
-                # The others wait hosts.join_seconds for a process that has not connected: it may be started again.
+                # The others would wait hosts.join_seconds for a process that has not connected.
                 print(f"{number}: not all had joined after {moment:.1f} s; drawn again", flush=True)
                 continue
             group.send(victim, kind)
-            sent = time.monotonic()
+            sent_at = time.monotonic()
             try:
-                codes = group.wait(GRACE if kind == signal.SIGTERM else NOTICED)
+                codes = group.wait(GRACE if kind == signal.SIGTERM else NOTICE_SECONDS)
             except AssertionError as error:
                 codes, failures = [str(error)], failures + 1
-            took = time.monotonic() - sent
+            took = time.monotonic() - sent_at
             worst[kind] = max(worst[kind], took)
             moments[kind.name, at] += 1
             steps = [name for name in checkpoints(run_dir) if name.isdecimal()]
             others = [log for index, log in enumerate(group.logs) if index != victim]
-        good = judged(kind, codes, victim, others, steps)
+        is_expected = check_exits(kind, codes, victim, others, steps)
         same = True
-        if steps or number % 5 == 0:  # without a checkpoint the next start is an undisturbed run: some are enough
+        if (
+            steps or number % 5 == 0
+        ):  # without a checkpoint, the next start is an undisturbed run; test a fifth of these
             with start(run_dir) as group:
                 group.finish()
             same = digests(run_dir) == expected
-        failures += not (good and same)
-        verdict = ("as it should" if good else f"WRONG: {others}") + ("" if same else "; restarted: OTHER BITS")
+        failures += not (is_expected and same)
+        verdict = ("as expected" if is_expected else f"WRONG: {others}") + ("" if same else "; restarted: OTHER BITS")
         print(
             f"{number}: {kind.name} to {victim} after {moment:.1f} s ({at}): codes {codes} in {took:.1f} s, "
             f"saved {steps}, {verdict}",
@@ -126,12 +127,12 @@ def check(folder: Path, terms: int, kills: int, rng: random.Random) -> int:
     return int(failures > 0)
 
 
-def judged(kind: signal.Signals, codes: list[int], victim: int, logs: list[str], steps: list[str]) -> bool:
-    """Whether all ended as they should: after SIGTERM with the code to resume, after SIGKILL naming the lost one."""
+def check_exits(kind: signal.Signals, codes: list[int], victim: int, logs: list[str], steps: list[str]) -> bool:
+    """Whether all exited correctly: after SIGTERM with the code to resume, after SIGKILL naming the lost process."""
     if kind == signal.SIGTERM:
         return set(codes) == {75} and (steps or all("before the first step" in log for log in logs))
-    of_others = [code for index, code in enumerate(codes) if index != victim]
-    return set(of_others) == {75} and all(f"lost process {victim}" in log for log in logs)
+    survivors = [code for index, code in enumerate(codes) if index != victim]
+    return set(survivors) == {75} and all(f"lost process {victim}" in log for log in logs)
 
 
 if __name__ == "__main__":

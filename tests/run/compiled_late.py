@@ -1,9 +1,9 @@
-"""A run that sends itself SIGTERM, and prints a line for each program that its main thread compiles after that.
+"""Run that sends itself SIGTERM and prints a line for each program that its main thread compiles afterwards.
 
 python compiled_late.py RECIPE KEYS STEP
 
-KEYS is a JSON object of dotted keys of the config; the signal is sent after step STEP. A program that is found in the
-compilation cache is one too, so that the lines do not depend on what the cache holds.
+KEYS is a JSON object of dotted config keys; the signal is sent after step STEP. Programs that are read from the
+compilation cache count too, so that the output does not depend on the cache.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LATE = "compiled after the signal"
 
 
 class Stopper(bertjax.Callback):
-    """Sends the signal after a step."""
+    """Sends SIGTERM after a step."""
 
     sent = False
 
@@ -37,14 +37,14 @@ class Stopper(bertjax.Callback):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def note(event: str, seconds: float, **about: Any) -> None:
-    """Print a line for a program that is compiled late."""
+def report(event: str, seconds: float, **details: Any) -> None:
+    """Print a line for a program that is compiled after the signal."""
     if event == COMPILED and Stopper.sent and threading.current_thread() is threading.main_thread():
-        print(f"{LATE}: {about} ({seconds:.2f} s)", flush=True)
+        print(f"{LATE}: {details} ({seconds:.2f} s)", flush=True)
 
 
 if __name__ == "__main__":
     recipe, keys, step = sys.argv[1:]
     values = {key: tuple(value) if isinstance(value, list) else value for key, value in json.loads(keys).items()}
-    jax.monitoring.register_event_duration_secs_listener(note)
+    jax.monitoring.register_event_duration_secs_listener(report)
     bertjax.pretrain(bertjax.recipe(recipe, values), callbacks=[Stopper(int(step))])

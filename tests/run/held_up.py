@@ -1,4 +1,4 @@
-"""A command of bertjax whose batches from a step on wait for a file, so that it cannot end before that is there.
+"""Run a bertjax command whose batches wait for a file from a step on, so that it cannot finish before.
 
 python held_up.py FILE STEP COMMAND...
 """
@@ -11,15 +11,15 @@ from pathlib import Path
 
 
 def hold(kind: type, file: Path, step: int) -> None:
-    """Let `kind.batch` wait for `file` from step `step` on."""
+    """Make `kind.batch` wait for `file` from step `step` on."""
     batch = kind.batch
 
-    def held(self: object, number: int, *given: object, **named: object) -> object:
+    def held_batch(self: object, number: int, *args: object, **kwargs: object) -> object:
         while number >= step and not file.exists():
             time.sleep(0.02)
-        return batch(self, number, *given, **named)
+        return batch(self, number, *args, **kwargs)
 
-    kind.batch = held
+    kind.batch = held_batch
 
 
 if __name__ == "__main__":

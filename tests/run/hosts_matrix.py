@@ -1,4 +1,4 @@
-"""Shapes of a run, processes x devices and mesh, and what a run of each saw, compared."""
+"""Train one recipe on several shapes (processes, devices, mesh) and collect what every process reports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STEPS = 20
 
 @dataclass(frozen=True)
 class Shape:
-    """So many processes with so many devices each."""
+    """A number of processes, of devices per process, and mesh sizes."""
 
     processes: int
     devices: int
@@ -26,7 +26,7 @@ class Shape:
 
     @property
     def name(self) -> str:
-        """Short, and usable in the name of a file."""
+        """A short name, usable in file names."""
         axes = {"fsdp": self.fsdp, "tensor": self.tensor, "length": self.length}
         return "".join(
             [f"{self.processes}x{self.devices}", *(f"-{axis}{size}" for axis, size in axes.items() if size > 1)]
@@ -34,7 +34,7 @@ class Shape:
 
 
 class Matrix:
-    """Runs of one tiny recipe on several shapes, below one folder."""
+    """Runs of one tiny recipe on several shapes, below one folder. `seen` has the reports of their processes."""
 
     def __init__(self, folder: Path, recipe: Path, source: Path) -> None:
         self.folder, self.recipe = folder, recipe
@@ -42,7 +42,7 @@ class Matrix:
         self.seen: dict[str, list[dict[str, Any]]] = {}
 
     def run(self, shape: Shape, *, steps: int = STEPS, save: bool = False, restore: list[Shape] | None = None) -> None:
-        """Start a run of this shape, wait for it, and keep what its processes saw."""
+        """Run the recipe on this shape, and keep the reports of its processes."""
         out = self.folder / f"{shape.name}.out"
         job = self.folder / f"{shape.name}.json"
         job.write_text(json.dumps(self.job(shape, steps=steps, save=save, restore=restore or []) | {"out": str(out)}))
@@ -54,7 +54,7 @@ class Matrix:
         self.seen[shape.name] = [json.loads(Path(f"{out}.{n}").read_text()) for n in range(shape.processes)]
 
     def job(self, shape: Shape, *, steps: int, save: bool, restore: list[Shape]) -> dict[str, Any]:
-        """What `steps_on_hosts` is told."""
+        """The job description for `steps_on_hosts`."""
         sizes = {"fsdp": shape.fsdp, "tensor": shape.tensor, "length": shape.length}
         mesh = [word for axis, size in sizes.items() for word in (f"--mesh.{axis}", str(size))]
         return {
@@ -66,11 +66,11 @@ class Matrix:
         }
 
     def saved(self, shape: Shape) -> Path:
-        """Where a shape's checkpoint is."""
+        """The folder of a shape's checkpoint."""
         return self.folder / f"{shape.name}-checkpoints"
 
     def rows(self, shape: Shape) -> list[dict[str, str]]:
-        """Every row of every step, put together from all processes, which must agree where they share rows."""
+        """The rows of every step, merged from all processes, which must agree on rows that they share."""
         steps: list[dict[str, str]] = []
         for views in zip(*(seen["rows"] for seen in self.seen[shape.name]), strict=True):
             whole: dict[str, str] = {}
@@ -81,11 +81,11 @@ class Matrix:
         return steps
 
     def losses(self, shape: Shape) -> np.ndarray:
-        """Of every step; the same in every process."""
+        """The loss of every step, which must be equal in all processes."""
         first, *others = [seen["losses"] for seen in self.seen[shape.name]]
         assert all(losses == first for losses in others), shape
         return np.array(first)
 
-    def made(self, shape: Shape) -> list[int]:
-        """How many rows of a batch each process made."""
-        return [len(seen["made"]) for seen in self.seen[shape.name]]
+    def row_counts(self, shape: Shape) -> list[int]:
+        """Number of rows of a batch that each process reads."""
+        return [len(seen["local_rows"]) for seen in self.seen[shape.name]]

@@ -1,9 +1,9 @@
-"""A run that ends by SIGKILL at a chosen point of its loop.
+"""Run that kills itself with SIGKILL at a chosen point of its loop.
 
 python killed_run.py RECIPE KEYS EVENT STEP
 
-KEYS is a JSON object of dotted keys of the config. EVENT is the name of a method of `bertjax.Callback`, or
-`never`: the process dies inside the first call of it at step STEP or later.
+KEYS is a JSON object of dotted config keys. EVENT is the name of a method of `bertjax.Callback`, or `never`: the
+process dies inside the first call of this method at step STEP or later.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import bertjax
 
 
 class Killer(bertjax.Callback):
-    """Kills this process, which runs no handler and flushes nothing."""
+    """Kills this process without running handlers or flushing buffers."""
 
     def __init__(self, event: str, step: int) -> None:
         self._at = step

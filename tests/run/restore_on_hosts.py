@@ -1,4 +1,4 @@
-"""One process of two that save a state, of which each holds a half, and restore it after the files of one are gone.
+"""One of two processes that save a state, each holding a half, and restore it after one's files were deleted.
 
 python restore_on_hosts.py FOLDER PROCESS PROCESSES COORDINATOR
 """
@@ -23,14 +23,14 @@ def main() -> None:
     folder, process, processes, coordinator = sys.argv[1:]
     with join(HostsConfig(coordinator=coordinator, processes=int(processes), process=int(process))) as together:
         mesh = jax.make_mesh((jax.device_count(),), ("fsdp",), axis_types=(AxisType.Auto,))
-        about = run_metadata(to_dict(Config()), tokenizer_fingerprint="aa", data_fingerprint="bb", mesh=mesh)
+        metadata = run_metadata(to_dict(Config()), tokenizer_fingerprint="aa", data_fingerprint="bb", mesh=mesh)
         halves = NamedSharding(mesh, PartitionSpec("fsdp"))
-        content = np.random.default_rng(1).normal(size=8192).astype(np.float32)  # too much to lie within an index
+        content = np.random.default_rng(1).normal(size=8192).astype(np.float32)  # too large to be stored in an index
         state = {name: put_on_devices(content, halves) for name in ("bias", "kernel")}
         abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
         with Checkpoints(folder, keep_last=2) as saved:
             for step in (1, 2):
-                saved.save(step, state, about)
+                saved.save(step, state, metadata)
         together.gather("saved")
         if together.first:
             for file in Path(folder, "2", "state", "ocdbt.process_1").rglob("d/*"):
@@ -38,10 +38,10 @@ def main() -> None:
         together.gather("damaged")
         saved = Checkpoints(folder, keep_last=2)
         try:
-            saved.restore(abstract, about)
+            saved.restore(abstract, metadata)
         except DamagedCheckpoint as error:
             print(f"refused: {error}", flush=True)
-        restored = saved.restore(abstract, about, "previous")
+        restored = saved.restore(abstract, metadata, "previous")
         print(f"restored {restored.step}", *restored.notices, flush=True)
 
 

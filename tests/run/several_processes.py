@@ -1,4 +1,4 @@
-"""Commands started several times on this machine, as the processes of one run, on fake CPU devices."""
+"""Start a command several times on this machine, as the processes of one run, on fake CPU devices."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-SHARED = "BERTJAX_TESTS_ZYGOTE"  # the path of the socket of a session
-ENVIRONMENT = dict(os.environ)  # before any test has changed it
+SHARED = "BERTJAX_TESTS_ZYGOTE"  # variable with the path of the session's socket
+ENVIRONMENT = dict(os.environ)  # before any test changes it
 
 
 def free_port() -> int:
-    """A port that nobody listens at."""
+    """A port that no program listens on."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return listener.getsockname()[1]
 
 
 class Zygote:
-    """Starts processes that have everything imported already: one of all test processes of a session."""
+    """Client of the zygote, which forks processes with everything imported; a test session shares one zygote."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory()  # where there is no session
-        self._socket = connected(Path(os.environ.get(SHARED, Path(self._folder.name, "zygote"))))
+        self._folder = tempfile.TemporaryDirectory()  # for the socket outside of a session
+        self._socket = connect_or_start(Path(os.environ.get(SHARED, Path(self._folder.name, "zygote"))))
         self._changed = threading.Condition()
         self._started: list[int] = []
         self.codes: dict[int, int] = {}
@@ -42,7 +42,7 @@ class Zygote:
     def start(
         self, command: Sequence[str], log: Path, environment: dict[str, str], folder: Path, append: bool = False
     ) -> int:
-        """The id of a new process, whose current directory is `folder`, and which prints to `log`."""
+        """Start a process in `folder` that prints to `log`; returns its process id."""
         with self._changed:
             before = len(self._started)
             words = [str(word) for word in command]
@@ -53,7 +53,7 @@ class Zygote:
             return self._started[before]
 
     def wait(self, process: int, seconds: float) -> int | None:
-        """Its exit code, None if it still runs after so long."""
+        """Wait for a process; returns its exit code, None after `seconds`."""
         with self._changed:
             self._changed.wait_for(lambda: process in self.codes, seconds)
             return self.codes.get(process)
@@ -65,20 +65,20 @@ class Zygote:
                 if code:
                     self.codes[int(child)] = int(code)
                 else:
-                    self.codes.pop(int(child), None)  # of an earlier process with the same number
+                    self.codes.pop(int(child), None)  # of an earlier process with the same id
                     self._started.append(int(child))
                 self._changed.notify_all()
 
 
-def connected(address: Path) -> socket.socket:
-    """To the zygote at an address, which is started if there is none."""
+def connect_or_start(address: Path) -> socket.socket:
+    """Connect to the zygote at an address; start it if there is none."""
     with address.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
             return connect(address)
         address.unlink(missing_ok=True)
         command = [sys.executable, Path(__file__).with_name("zygote.py"), address]
-        # A session of its own: the kernel continues what is stopped in that of a shell that ends.
+        # In a new session, because the kernel continues stopped processes when the session of a shell ends.
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=ENVIRONMENT, start_new_session=True
         )
@@ -87,19 +87,19 @@ def connected(address: Path) -> socket.socket:
 
 
 def connect(address: Path) -> socket.socket:
-    made = socket.socket(socket.AF_UNIX)
-    made.connect(str(address))
-    return made
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(str(address))
+    return connection
 
 
 @functools.cache
 def zygote() -> Zygote:
-    """The one of this session."""
+    """The zygote of this session."""
     return Zygote()
 
 
 def surroundings(devices: int) -> dict[str, str]:
-    """What a process is to have in its environment: what tests set, so many fake devices, a line for each log entry."""
+    """Environment variables for a process: those set by tests, fake devices, and a line for each log entry."""
     flags = re.sub(r"device_count=\d+", f"device_count={devices}", os.environ["XLA_FLAGS"])
     names = ("JAX_", "TF_", "OMP_", "AWS_")
     inherited = {key: value for key, value in os.environ.items() if key.startswith(names)}
@@ -107,7 +107,7 @@ def surroundings(devices: int) -> dict[str, str]:
 
 
 class Group:
-    """The processes of one run; kills what is left of them in the end. What each prints is in `logs`."""
+    """The processes of one run; a context manager that kills the remaining ones. `logs` has what they print."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Group:
         numbers: Sequence[int] | None = None,
         folders: Sequence[Path] | None = None,
     ) -> None:
-        """Start `count` processes with as many fake devices each; `numbers` leaves some out, `folders` are theirs."""
+        """Start `count` processes, or only `numbers` of them, with `devices` fake devices each, in `folders`."""
         environment = surroundings(devices)
         self.coordinator = f"127.0.0.1:{free_port()}"
         address = address or as_keys
@@ -133,20 +133,20 @@ class Group:
 
     @property
     def logs(self) -> list[str]:
-        """What each has printed so far."""
+        """The output of each process so far."""
         return [path.read_text(errors="replace") if path.exists() else "" for path in self._paths]
 
     def ended(self) -> list[int | None]:
-        """The exit codes so far."""
+        """The exit codes so far; None for running processes."""
         return [self._zygote.codes.get(process) for process in self.processes]
 
     def send(self, which: int, number: signal.Signals) -> None:
-        """Send one of them a signal, unless it has ended."""
+        """Send a signal to a process, unless it has exited."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.processes[which], number)
 
     def wait_for(self, text: str, which: int = 0, seconds: float = 300) -> None:
-        """Until one of them has printed something."""
+        """Wait until a process has printed a text."""
         deadline = time.monotonic() + seconds
         while text not in self.logs[which]:
             assert self.ended()[which] is None, f"{self.ended()} before it printed {text!r}:\n{self.output()}"
@@ -154,7 +154,7 @@ class Group:
             time.sleep(0.02)
 
     def wait(self, seconds: float = 300) -> list[int]:
-        """The exit codes."""
+        """Wait for all processes; returns their exit codes."""
         deadline = time.monotonic() + seconds
         for process in self.processes:
             self._zygote.wait(process, max(deadline - time.monotonic(), 0.01))
@@ -162,12 +162,12 @@ class Group:
         return self.ended()
 
     def finish(self, seconds: float = 600) -> None:
-        """Wait for all to end well."""
+        """Wait until all processes have succeeded."""
         codes = self.wait(seconds)
         assert not any(codes), f"{codes}\n{self.output()}"
 
     def output(self) -> str:
-        """The end of what each has printed."""
+        """The end of each process's output."""
         return "\n".join(f"--- {path.name}\n{log[-2500:]}" for path, log in zip(self._paths, self.logs, strict=True))
 
     def __enter__(self) -> Group:
@@ -182,12 +182,12 @@ class Group:
 
 
 def as_words(number: int, count: int, coordinator: str) -> list[str]:
-    """Who a process is, for a script of ours: PROCESS PROCESSES COORDINATOR."""
+    """Arguments of a test script that identify a process: PROCESS PROCESSES COORDINATOR."""
     return [str(number), str(count), coordinator]
 
 
 def as_keys(number: int, count: int, coordinator: str) -> list[str]:
-    """Who a process is, in keys of the config."""
+    """Arguments of a verb that identify a process."""
     return [
         *("--hosts.coordinator", coordinator),
         *("--hosts.processes", str(count)),

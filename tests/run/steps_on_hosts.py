@@ -1,9 +1,9 @@
-"""One process of a run that restores, trains a few steps, saves, and writes down what it saw.
+"""One process of a run that restores, trains a few steps, saves, and writes a report.
 
 python steps_on_hosts.py JOB.json [--hosts.… as on the command line of bertjax]
 
-JOB.json: `recipe`, `overrides`, `steps`, `save` (a directory or empty), `restore` (directories), `out`.
-`OUT.<process>` gets the losses, and for every step the digest of every row that this process's devices held.
+JOB.json has `recipe`, `overrides`, `steps`, `save` (a directory or empty), `restore` (directories), `out`.
+The report `OUT.<process>` has the losses, and for every step the digest of every row on this process's devices.
 """
 
 from __future__ import annotations
@@ -38,26 +38,25 @@ def main() -> None:
     job = json.loads(Path(sys.argv[1]).read_text())
     config = override(load_recipe(job["recipe"]), [*job["overrides"], *sys.argv[2:]], "steps")
     with join(config.hosts) as processes:
-        seen = run(config, job)
-        Path(f"{job['out']}.{processes.number}").write_text(json.dumps(seen))
+        report = run(config, job)
+        Path(f"{job['out']}.{processes.number}").write_text(json.dumps(report))
 
 
 def run(config: Config, job: dict[str, Any]) -> dict[str, Any]:
-    """What a process does and sees."""
+    """Do the job in one process; returns the report."""
     preflight(config)
-    made = assemble(
-        config, open_training_data([s.data for s in make_stages(config)], no_progress, config.training.objectives)
-    )
-    with jax.set_mesh(made.mesh):
-        restored = [restore_and_compare(made, Path(directory)) for directory in job["restore"]]
+    data = open_training_data([s.data for s in make_stages(config)], no_progress, config.training.objectives)
+    run_job = assemble(config, data)
+    with jax.set_mesh(run_job.mesh):
+        restored = [restore_and_compare(run_job, Path(directory)) for directory in job["restore"]]
         if job["save"]:
             with Checkpoints(job["save"], keep_last=1) as saved:
-                saved.save(SAVED_STEP, known_state(made), made.metadata)
-        return {"restored": restored} | train_steps(made, job["steps"])
+                saved.save(SAVED_STEP, known_state(run_job), run_job.metadata)
+        return {"restored": restored} | train_steps(run_job, job["steps"])
 
 
 def known_state(job: Job) -> TrainState:
-    """A state whose every element can be told without a checkpoint."""
+    """A state whose elements are a function of their array's name and shape."""
     shapes = job.blueprint.state
     return jax.tree.unflatten(
         jax.tree.structure(shapes),
@@ -72,11 +71,11 @@ def known_array(name: str, shape: jax.ShapeDtypeStruct) -> np.ndarray:
 
 
 def restore_and_compare(job: Job, directory: Path) -> int:
-    """Restore a saved `known_state` on this mesh and compare what is here, bit by bit; the number of shards."""
-    found = Checkpoints(directory, keep_last=1).restore(job.blueprint.state, job.metadata)
-    assert found is not None and found.step == SAVED_STEP, directory
+    """Restore a saved `known_state` on this mesh and compare the local shards bit by bit; returns their number."""
+    restored = Checkpoints(directory, keep_last=1).restore(job.blueprint.state, job.metadata)
+    assert restored is not None and restored.step == SAVED_STEP, directory
     compared = 0
-    for name, array in named_arrays(found.state).items():
+    for name, array in named_arrays(restored.state).items():
         expected = known_array(name, array)
         for shard in array.addressable_shards:
             assert np.asarray(shard.data).tobytes() == expected[shard.index].tobytes(), (directory, name)
@@ -85,25 +84,25 @@ def restore_and_compare(job: Job, directory: Path) -> int:
 
 
 def train_steps(job: Job, steps: int) -> dict[str, Any]:
-    """Losses, and the digests of rows, of some steps from fresh weights."""
+    """Train some steps from fresh weights; returns the losses and the digests of the rows."""
     (rows,) = job.stages
     size = rows.stage.training.global_batch_size
     state = init_state(job.blueprint, job.config.model, job.optimizer, job.config.training.seed)
     losses, digests = [], []
-    held = local_rows(job.mesh, size)
+    local = local_rows(job.mesh, size)
     with open_feed(
-        rows.batches, start_step=0, stop_step=steps, global_batch_size=size, rows=held, threads=1, engine="threads"
+        rows.batches, start_step=0, stop_step=steps, global_batch_size=size, rows=local, threads=1, engine="threads"
     ) as feed:
-        for local in feed:
-            batch = to_global(job.mesh, local)
-            digests.append(digests_of_rows(batch))
+        for local_batch in feed:
+            batch = to_global(job.mesh, local_batch)
+            digests.append(row_digests(batch))
             state, metrics = rows.train_step(state, batch)
             losses.append(float(metrics["loss"]))
-    return {"losses": losses, "rows": digests, "made": [int(row) for row in held]}
+    return {"losses": losses, "rows": digests, "local_rows": [int(row) for row in local]}
 
 
-def digests_of_rows(batch: dict[str, jax.Array]) -> dict[int, str]:
-    """Row of the global batch -> digest of all its arrays, of the rows that lie on this process's devices."""
+def row_digests(batch: dict[str, jax.Array]) -> dict[int, str]:
+    """Row number in the global batch -> digest of all its arrays, for rows on this process's devices."""
     hashes: dict[int, Any] = {}
     for name in sorted(batch):
         seen = set()

@@ -1,4 +1,4 @@
-"""The bench measures what it says: the recipe's own step and rows, shorter ones where they would take too long."""
+"""The benchmark measures the recipe's own step and rows, with fewer rows if a step would take too long."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from bertjax.training.stages import make_stages
         (2048, 32, 10**9, (2048, 32)),  # affordable
         (2048, 32, 2048 * 128 // 4, (512, 8)),  # fewer microbatches
         (2048, 32, 64 * 128, (64, 1)),
-        (2048, 32, 20 * 128, (16, 1)),  # smaller ones
-        (2048, 32, 1, (8, 1)),  # a row for each of 8 devices is the least
+        (2048, 32, 20 * 128, (16, 1)),  # a smaller microbatch
+        (2048, 32, 1, (8, 1)),  # at least a row for each of 8 devices
     ],
 )
-def test_a_step_that_takes_too_long_has_fewer_rows(rows: int, accumulate: int, tokens: float, expected: tuple) -> None:
+def test_shortened_reduces_the_rows_of_slow_steps(rows: int, accumulate: int, tokens: float, expected: tuple) -> None:
     config = Config(training=TrainingConfig(global_batch_size=rows, grad_accum_steps=accumulate))
     (stage,) = make_stages(config)
     training = shortened(stage, 8, tokens).training
     assert (training.global_batch_size, training.grad_accum_steps) == expected
 
 
-def test_made_up_text_makes_rows_like_any_other() -> None:
+def test_made_up_batches_are_reproducible_and_packed() -> None:
     data = DataConfig(sequence_length=64, max_predictions=10, packing="pairs", weights=(1.0, 2.0), vocab_size=500)
     first, again = (made_up_batches(data, 3, 50_000).batch(2, 16) for _ in range(2))
     assert all(np.array_equal(first[key], again[key]) for key in first)
@@ -48,7 +48,7 @@ def test_made_up_text_makes_rows_like_any_other() -> None:
 
 
 @pytest.mark.parametrize("made_up", [True, False])
-def test_each_stage_has_the_rows_of_its_objectives(made_up: bool, tmp_path: Path) -> None:
+def test_open_rows_follows_the_objectives_of_each_stage(made_up: bool, tmp_path: Path) -> None:
     stages = [{"start": 60, "objectives": ["mlm"]}]
     keys = {"data.rows": "full_sentences", "training.objectives": ["clm"], "stages": stages, "data.vocab_size": 200}
     source = write_corpus(tmp_path / "corpus.txt", 40)
@@ -61,16 +61,16 @@ def test_each_stage_has_the_rows_of_its_objectives(made_up: bool, tmp_path: Path
 def bench(capsys: pytest.CaptureFixture, folder: Path, *arguments: str) -> tuple[str, dict]:
     recipe = write_recipe(folder)
     recipe.write_text(recipe.read_text().replace("_size=16,", "_size=16, grad_accum_steps=2,"))
-    fixed = ["bench", str(recipe), "--data.root", str(folder / "data"), "--seconds", "0.2"]
-    assert main([*fixed, "--json", str(folder / "bench.json"), *arguments]) == 0
+    command = ["bench", str(recipe), "--data.root", str(folder / "data"), "--seconds", "0.2"]
+    assert main([*command, "--json", str(folder / "bench.json"), *arguments]) == 0
     return capsys.readouterr().out, json.loads((folder / "bench.json").read_text())
 
 
 @pytest.mark.long
-def test_figures_belong_together(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
-    said, written = bench(capsys, tmp_path)
-    assert "the recipe names no data.sources" in said and "random tokens" in said
-    (figures,) = written["stages"]
+def test_bench_figures_are_consistent(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
+    output, report = bench(capsys, tmp_path)
+    assert "the recipe names no data.sources" in output and "random tokens" in output
+    (figures,) = report["stages"]
     steps = figures["steps"]
     assert len(steps["seconds"]) >= 5 and figures["step_seconds_median"] == statistics.median(steps["seconds"])
     assert steps["slots"] == figures["measured"]["training"]["global_batch_size"] * 32
@@ -93,23 +93,23 @@ def test_figures_belong_together(capsys: pytest.CaptureFixture, tmp_path: Path) 
         "memory",
         "this stage",
     ):
-        assert f"\n  {row}" in said
-    assert "the whole recipe: " in said
-    of_cpu = written["machine"]
-    gains = of_cpu["bfloat16"]["flops"] >= 1.2 * of_cpu["measured"]["flops"]
-    assert ("--execution.dtype bfloat16" in said) == gains
+        assert f"\n  {row}" in output
+    assert "the whole recipe: " in output
+    machine = report["machine"]
+    bfloat16_is_faster = machine["bfloat16"]["flops"] >= 1.2 * machine["measured"]["flops"]
+    assert ("--execution.dtype bfloat16" in output) == bfloat16_is_faster
 
 
 @pytest.mark.long
-def test_the_recipes_own_text_is_used_if_it_is_there(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
+def test_bench_uses_the_text_of_the_recipe(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
     source = write_corpus(tmp_path / "corpus.txt", 100)
-    said, written = bench(capsys, tmp_path, "--data.sources", f"lines:{source}")
-    assert "text: token store" in said and "token store" in written["text"]
-    assert written["config"]["model"]["vocab_size"] < 1200  # of the vocabulary that the text has
+    output, report = bench(capsys, tmp_path, "--data.sources", f"lines:{source}")
+    assert "text: token store" in output and "token store" in report["text"]
+    assert report["config"]["model"]["vocab_size"] < 1200  # limited by the text
 
 
-def test_what_is_missing_of_a_text_is_named(tmp_path: Path) -> None:
-    there = write_corpus(tmp_path / "corpus.txt", 2)
-    assert missing_text_reason([f"lines:{there}"]) == ""
-    assert "nowhere-*.txt" in missing_text_reason([f"lines:{there}", f"lines:{tmp_path}/nowhere-*.txt"])
+def test_missing_text_reason_names_the_missing_source(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "corpus.txt", 2)
+    assert missing_text_reason([f"lines:{corpus}"]) == ""
+    assert "nowhere-*.txt" in missing_text_reason([f"lines:{corpus}", f"lines:{tmp_path}/nowhere-*.txt"])
     assert "data.sources" in missing_text_reason([])

@@ -29,7 +29,7 @@ from bertjax.run.checkpoint import (
 from bertjax.run.checkpoint_metadata import DamagedCheckpoint, make_document, run_metadata
 
 P = PartitionSpec
-# A read that fails leaves Orbax's other reads unfinished, and Python says so when it collects them.
+# A failed read leaves Orbax's other reads unfinished, and Python warns when it collects them.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
@@ -39,7 +39,7 @@ pytestmark = [
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class State:
-    """The shape of a train state: scalars, nested dicts, and optax's named tuples."""
+    """A tree like a train state: scalars, nested dicts, and optax's named tuples."""
 
     step: Any
     params: Any
@@ -59,7 +59,7 @@ def metadata(config: Config | None = None, tokenizer: str = "aa", data: str = "b
 
 @functools.cache
 def state_at(step: int, sharding: Any = None) -> State:
-    """A state that is a function of its step, on `sharding` (its kernels split along the leading dim)."""
+    """A state that is a function of its step, on `sharding`."""
     rng = np.random.default_rng(step)
     any_finite = rng.integers(0, 2**32, (3, 64, 32), np.uint32) & np.uint32(0xFF7FFFFF)
     kernel, mu, nu = any_finite.view(np.float32)
@@ -107,31 +107,30 @@ def largest(directory: Path) -> Path:
 
 
 def damage_array(directory: Path) -> None:
-    """Change a value of `params/embed/kernel`, whose bytes are random and so are stored as they are."""
+    """Flip a bit in `params/embed/kernel`, whose random bytes are stored uncompressed."""
     stored = np.asarray(state_at(int(directory.name)).params["embed"]["kernel"]).tobytes()[:64]
     (file,) = [f for f in (directory / "state").rglob("*") if f.is_file() and stored in f.read_bytes()]
     flip(file, file.read_bytes().index(stored) * 8 + 3)
 
 
-# What comes back
+# Restore
 
 
-def test_a_state_comes_back_with_its_metadata(tmp_path):
+def test_restore_returns_the_state_and_its_metadata(tmp_path):
     checkpoints = saved_at(tmp_path, 3)
     restored = checkpoints.restore(abstract(state_at(0)), metadata())
     assert restored.step == 3 and restored.notices == ()
     assert same(restored.state, state_at(3))
-    found = restored.metadata
-    assert found | metadata() == found and found["step"] == 3
-    assert (
-        found["mesh"] == {"data": 1} and found["device_kind"] == "cpu" and found["versions"]["jax"] == jax.__version__
-    )
-    kernel = found["arrays"]["params/embed/kernel"]
+    saved = restored.metadata
+    assert saved | metadata() == saved and saved["step"] == 3
+    assert saved["mesh"] == {"data": 1} and saved["device_kind"] == "cpu"
+    assert saved["versions"]["jax"] == jax.__version__
+    kernel = saved["arrays"]["params/embed/kernel"]
     assert kernel["shape"] == [64, 32] and kernel["dtype"] == "float32" and len(kernel["digest"]) == 32
-    assert found["arrays"]["opt_state/1/mu/embed/kernel"]["digest"] != kernel["digest"]
+    assert saved["arrays"]["opt_state/1/mu/embed/kernel"]["digest"] != kernel["digest"]
 
 
-def test_nothing_saved_is_nothing_to_restore(tmp_path):
+def test_restore_without_a_checkpoint_returns_none(tmp_path):
     assert Checkpoints(tmp_path / "none", keep_last=1).restore(abstract(state_at(0)), metadata()) is None
     with pytest.raises(ValueError, match="no checkpoint there; give a run's directory"):
         read_metadata(tmp_path)
@@ -146,22 +145,22 @@ def test_nothing_saved_is_nothing_to_restore(tmp_path):
         None,
     ],
 )
-def test_a_checkpoint_of_one_mesh_restores_onto_another(tmp_path, target):
+def test_restore_onto_another_mesh(tmp_path, target):
     with Checkpoints(tmp_path, keep_last=1) as checkpoints:
         checkpoints.save(5, state_at(5, NamedSharding(mesh_of(8), P("data"))), metadata())
-    wanted = abstract(state_at(0, target))
-    restored = Checkpoints(tmp_path, keep_last=1).restore(wanted, metadata())
+    shapes = abstract(state_at(0, target))
+    restored = Checkpoints(tmp_path, keep_last=1).restore(shapes, metadata())
     assert same(restored.state, state_at(5))
-    assert [x.sharding for x in jax.tree.leaves(restored.state)] == [x.sharding for x in jax.tree.leaves(wanted)]
+    assert [x.sharding for x in jax.tree.leaves(restored.state)] == [x.sharding for x in jax.tree.leaves(shapes)]
 
 
-def test_shapes_without_a_sharding_go_to_one_device(tmp_path):
+def test_restore_without_shardings_uses_one_device(tmp_path):
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state_at(0))
     restored = saved_at(tmp_path, 2).restore(shapes, metadata())
     assert same(restored.state, state_at(2))
 
 
-def test_buffers_donated_after_save_do_not_reach_the_checkpoint(tmp_path):
+def test_buffers_may_be_donated_right_after_save(tmp_path):
     advance = jax.jit(lambda tree: jax.tree.map(lambda x: x * 3 + 1, tree), donate_argnums=0)
     state = {"params": {"w": jnp.arange(1_000_000, dtype=jnp.float32), "v": jnp.ones((512, 512))}}
     before = jax.tree.map(np.array, state)
@@ -171,27 +170,27 @@ def test_buffers_donated_after_save_do_not_reach_the_checkpoint(tmp_path):
         for _ in range(5):
             old, state = state, advance(state)
             donated.append(old["params"]["w"].is_deleted())
-        assert any(donated)  # a buffer that is being read at the moment is copied and not donated
+        assert any(donated)  # a buffer that is currently read is copied instead of donated
     assert same(checkpoints.restore(abstract(state), metadata()).state, before)
 
 
-# What stays
+# Retention
 
 
-def test_the_last_ones_and_every_so_manyth_stay(tmp_path):
+def test_keep_last_and_keep_every_retain_checkpoints(tmp_path):
     checkpoints = saved_at(tmp_path, *range(1, 8), keep_last=2, keep_every=3)
     assert checkpoints.steps() == [3, 6, 7]
     assert checkpoints.restore(abstract(state_at(0)), metadata()).step == 7
 
 
-def test_a_step_saved_twice_stays_as_it_was(tmp_path):
+def test_saving_a_step_again_changes_nothing(tmp_path):
     with Checkpoints(tmp_path, keep_last=2) as checkpoints:
         assert checkpoints.save(4, state_at(4), metadata())
         assert not checkpoints.save(4, state_at(5), metadata())
     assert same(checkpoints.restore(abstract(state_at(0)), metadata()).state, state_at(4))
 
 
-def test_a_state_that_is_not_finite_is_not_saved(tmp_path):
+def test_save_refuses_a_state_that_is_not_finite(tmp_path):
     checkpoints = saved_at(tmp_path, 1)
     state = state_at(2)
     broken = replace(state, params={"embed": {"kernel": jnp.full((64, 32), jnp.nan)}})
@@ -224,7 +223,7 @@ def test_damaged_newest_checkpoint_is_skipped_only_on_request(tmp_path):
     assert again.step == 3 and same(again.state, state_at(3)) and again.notices == ()
 
 
-def test_a_step_damaged_twice_is_set_aside_twice(tmp_path):
+def test_restore_previous_numbers_repeated_damage(tmp_path):
     for _ in range(2):
         checkpoints = saved_at(tmp_path, *({1, 2} - set(Checkpoints(tmp_path, keep_last=9).steps())))
         damage_array(tmp_path / "2")
@@ -244,17 +243,17 @@ def test_previous_skips_damaged_checkpoints_or_changes_nothing(tmp_path):
 
 
 def outcome(checkpoints: Checkpoints, step: int) -> str:
-    """`same`, or `named`; anything else is a failure of the test."""
+    """`same` for a correct restore, `named` for an error that names the checkpoint; fails otherwise."""
     try:
         restored = checkpoints.restore(abstract(state_at(0)), metadata())
     except DamagedCheckpoint as error:
         assert f"checkpoint {checkpoints.directory / str(step)} " in str(error)
         return "named"
-    assert same(restored.state, state_at(step)), "a damaged checkpoint was restored without a word"
+    assert same(restored.state, state_at(step)), "a damaged checkpoint was restored silently"
     return "same"
 
 
-def test_no_flipped_bit_is_restored_silently(tmp_path):
+def test_flipped_bit_is_never_restored_silently(tmp_path):
     checkpoints = saved_at(tmp_path, 7)
     files = sorted((f for f in tmp_path.rglob("*") if f.is_file()), key=lambda f: f.stat().st_size)
     rng, seen = random.Random(0), []
@@ -289,16 +288,16 @@ def test_damaged_file_is_never_restored_silently(tmp_path):
 
 
 def test_swapped_arrays_of_one_shape_are_detected(tmp_path, monkeypatch):
-    def swapped(arrays):
+    def swap(arrays):
         names = dict(arrays)
         one, other = "opt_state/1/mu/embed/kernel", "params/embed/kernel"
         names[one], names[other] = names[other], names[one]
-        return honest(names)
+        return nested(names)
 
-    honest = checkpoint._nested
-    monkeypatch.setattr(checkpoint, "_nested", swapped)
+    nested = checkpoint._nested
+    monkeypatch.setattr(checkpoint, "_nested", swap)
     saved_at(tmp_path, 1)
-    monkeypatch.setattr(checkpoint, "_nested", honest)
+    monkeypatch.setattr(checkpoint, "_nested", nested)
     message = "digest mismatch in params/embed/kernel, opt_state/1/mu/embed/kernel"
     with pytest.raises(DamagedCheckpoint, match=message):
         Checkpoints(tmp_path, keep_last=1).restore(abstract(state_at(0)), metadata())
@@ -315,14 +314,14 @@ def test_swapped_arrays_of_one_shape_are_detected(tmp_path, monkeypatch):
         (lambda d: d.rename(d.with_name("10")), "10 holds step 9; it was renamed or copied there"),
     ],
 )
-def test_what_is_damaged_is_said(tmp_path, damage, message):
+def test_restore_names_the_damaged_part(tmp_path, damage, message):
     checkpoints = saved_at(tmp_path, 9)
     damage(tmp_path / "9")
     with pytest.raises(DamagedCheckpoint, match=message):
         checkpoints.restore(abstract(state_at(0)), metadata())
 
 
-def test_an_array_without_a_digest_is_refused(tmp_path, monkeypatch):
+def test_restore_refuses_an_array_without_a_digest(tmp_path, monkeypatch):
     state, shapes = {"params": {"a": jnp.ones(3)}}, {"params": {"a": jnp.ones(3), "b": jnp.ones(3)}}
     with Checkpoints(tmp_path, keep_last=1) as checkpoints:
         monkeypatch.setattr(checkpoint, "_nested", lambda arrays: {"params": {"a": jnp.ones(3), "b": jnp.ones(3)}})
@@ -343,7 +342,7 @@ def test_checkpoint_of_another_run_is_refused_by_its_metadata(tmp_path):
     assert not isinstance(error.value, DamagedCheckpoint) and checkpoints.steps() == [1, 2]
 
 
-def test_a_change_that_is_allowed_is_reported(tmp_path):
+def test_restore_reports_allowed_changes(tmp_path):
     longer = replace(Config(), training=replace(Config().training, steps=2_000_000))
     restored = saved_at(tmp_path, 1).restore(abstract(state_at(0)), metadata(longer))
     assert restored.notices[0].startswith("training.steps: checkpoint has 1000000, config has 2000000; ")
@@ -357,22 +356,22 @@ def test_a_change_that_is_allowed_is_reported(tmp_path):
         ({"more": jnp.zeros(3)}, r"params/embed/kernel \(checkpoint: float32\[64, 32\], model: none\), .*kernel/more"),
     ],
 )
-def test_another_shape_or_dtype_is_refused_by_name(tmp_path, kernel, message):
+def test_restore_names_arrays_of_another_shape_or_dtype(tmp_path, kernel, message):
     state = state_at(0)
-    wanted = replace(state, params={**state.params, "embed": {"kernel": kernel}})
+    target = replace(state, params={**state.params, "embed": {"kernel": kernel}})
     with pytest.raises(ValueError, match=message):
-        saved_at(tmp_path, 1).restore(abstract(wanted), metadata(), "previous")
+        saved_at(tmp_path, 1).restore(abstract(target), metadata(), "previous")
 
 
-# Weights alone
+# Parameters only
 
 
-def test_weights_are_read_from_a_run_or_a_checkpoint(tmp_path):
+def test_restore_params_from_a_run_or_a_checkpoint(tmp_path):
     saved_at(tmp_path / "run" / checkpoint.DIRECTORY, 1, 2)
     sharding = NamedSharding(mesh_of(2, 2, 2), P("fsdp"))
-    wanted = abstract(state_at(0, sharding)).params
+    shapes = abstract(state_at(0, sharding)).params
     for place, step in (("run", 2), ("run/checkpoints", 2), ("run/checkpoints/2", 2), ("run/checkpoints/1", 1)):
-        params = restore_params(tmp_path / place, wanted)
+        params = restore_params(tmp_path / place, shapes)
         assert same(params, state_at(step).params) and params["embed"]["kernel"].sharding == sharding
         assert read_metadata(tmp_path / place)["step"] == step
     assert read_metadata(tmp_path / "run")["config"] == to_dict(Config())
@@ -381,7 +380,7 @@ def test_weights_are_read_from_a_run_or_a_checkpoint(tmp_path):
     assert containing_run(run / "checkpoints" / "1") == run
 
 
-def test_damaged_or_unlike_weights_are_refused(tmp_path):
+def test_restore_params_refuses_damage_and_other_shapes(tmp_path):
     saved_at(tmp_path, 1)
     params = abstract(state_at(0).params)
     with pytest.raises(ValueError, match=r"params/layers/on \(checkpoint: bool\[8\], model: none\)"):
@@ -391,10 +390,10 @@ def test_damaged_or_unlike_weights_are_refused(tmp_path):
         restore_params(tmp_path, params)
 
 
-# Failing and dying writers
+# Failing and killed writers
 
 
-def test_a_save_that_does_not_fit_is_refused_with_the_numbers(tmp_path, monkeypatch):
+def test_save_names_the_bytes_needed_on_a_full_disk(tmp_path, monkeypatch):
     checkpoints = saved_at(tmp_path, 1)
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda path: usage._replace(free=1_000))
@@ -403,28 +402,28 @@ def test_a_save_that_does_not_fit_is_refused_with_the_numbers(tmp_path, monkeypa
     assert checkpoints.steps() == [1]
 
 
-def test_failed_background_save_is_raised_at_the_next_call(tmp_path, monkeypatch, caplog):
+def test_failed_background_save_is_raised_by_wait(tmp_path, monkeypatch, caplog):
     checkpoints = saved_at(tmp_path / "c", 1)
     rename = async_path.rename
 
-    async def rename_what_is_gone(source, target):
+    async def fail_to_rename(source, target):
         source.rmtree()
         await rename(source, target)
 
-    monkeypatch.setattr(async_path, "rename", rename_what_is_gone)  # the last thing that a save does
+    monkeypatch.setattr(async_path, "rename", fail_to_rename)  # the last action of a save
     checkpoints.save(2, state_at(2), metadata())
     with pytest.raises(OSError, match=r"checkpoint .*/c/2 was not written: .*Written before: 1"):
         checkpoints.wait()
-    assert not [one for one in caplog.records if one.exc_info], "the one who waits is told, and nobody else"
+    assert not [one for one in caplog.records if one.exc_info], "the error must be raised, not logged"
 
 
 WRITER = """
 import sys
 import jax.numpy as jnp
 from test_checkpoint import Checkpoints, metadata, writer_state
-checkpoints, described = Checkpoints(sys.argv[1], keep_last=2), metadata()
+checkpoints = Checkpoints(sys.argv[1], keep_last=2)
 for step in range(1, 500):
-    checkpoints.save(step, writer_state(step), described)
+    checkpoints.save(step, writer_state(step), metadata())
     print(step, flush=True)
 """
 
@@ -435,40 +434,39 @@ def writer_state(step: int) -> dict[str, Any]:
 
 def test_killed_writer_leaves_a_complete_newest_checkpoint(tmp_path):
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
-    # One kill; --long kills at many moments.
     writer = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True, env=environment
     )
-    begun = [int(writer.stdout.readline()) for _ in range(3)]
+    printed_steps = [int(writer.stdout.readline()) for _ in range(3)]
     writer.send_signal(signal.SIGKILL)
-    begun += [int(line) for line in writer.stdout.read().splitlines()]
+    printed_steps += [int(line) for line in writer.stdout.read().splitlines()]
     writer.wait()
     restored = Checkpoints(tmp_path, keep_last=2).restore(abstract(writer_state(0)), metadata())
     assert same(restored.state, writer_state(restored.step))
-    # Whatever was begun before the last save is finished: a save waits for the one before it.
-    assert begun[-2] <= restored.step <= begun[-1] + 1
+    # A save first waits for the one before it, so all but the last one are complete.
+    assert printed_steps[-2] <= restored.step <= printed_steps[-1] + 1
 
 
 WRONG = [None, 0.5, {"a": 1}]
 
 
 def test_forged_metadata_is_read_or_refused_by_name(tmp_path):
-    """Forged: its SHA-256 is right."""
+    """Forged metadata has a correct SHA-256."""
     saved_at(tmp_path, 1)
     file = tmp_path / "1" / "metadata" / "metadata"
-    content, refused = json.loads(file.read_bytes())["content"], 0
+    content, refusals = json.loads(file.read_bytes())["content"], 0
 
     def change(holder, key):
-        nonlocal refused
+        nonlocal refusals
         before = holder.pop(key)
-        for value in [*WRONG, "left out"]:
-            if value != "left out":
+        for value in [*WRONG, "missing"]:
+            if value != "missing":
                 holder[key] = value
             file.write_text(json.dumps(make_document(content)))
             try:
                 read_metadata(tmp_path)["config"]["model"]["vocab_size"]
             except ValueError as error:
-                refused += 1
+                refusals += 1
                 assert str(tmp_path / "1") in str(error), error
             holder.pop(key, None)
         holder[key] = before
@@ -480,7 +478,7 @@ def test_forged_metadata_is_read_or_refused_by_name(tmp_path):
         change(content, key)
     for section in ("model", "training"):
         change(content["config"], section)
-    assert refused > 30
+    assert refusals > 30
 
 
 def test_other_library_versions_are_reported(tmp_path):
@@ -488,12 +486,13 @@ def test_other_library_versions_are_reported(tmp_path):
     file, current = tmp_path / "1" / "metadata" / "metadata", metadata()
     assert checkpoints.restore(abstract(state_at(0)), current).notices == ()
     content = json.loads(file.read_bytes())["content"]
-    for versions, told in (
+    for versions, message in (
         (content["versions"] | {"jax": "0.9.0"}, f"was written with jax 0.9.0 (here: {jax.__version__}); from"),
         ({}, unknown),
         (None, unknown),
     ):
-        known = {key: value for key, value in content.items() if key != "versions"}
-        file.write_text(json.dumps(make_document(known if versions is None else known | {"versions": versions})))
+        changed = {key: value for key, value in content.items() if key != "versions"}
+        changed |= {} if versions is None else {"versions": versions}
+        file.write_text(json.dumps(make_document(changed)))
         (notice,) = checkpoints.restore(abstract(state_at(0)), current).notices
-        assert told in notice
+        assert message in notice

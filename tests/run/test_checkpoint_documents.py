@@ -1,4 +1,4 @@
-"""The metadata of a checkpoint: what was changed without its SHA-256, or copied to another step, is refused."""
+"""Checkpoint metadata that was changed or copied to another step is refused."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def document(**changes: Any) -> dict[str, Any]:
     return make_document(content | changes)
 
 
-def parsed(made: dict[str, Any], place: Path = PLACE) -> dict[str, Any]:
-    return parse_document(json.dumps(made).encode(), place, "metadata/metadata")
+def parse(content: dict[str, Any], place: Path = PLACE) -> dict[str, Any]:
+    return parse_document(json.dumps(content).encode(), place, "metadata/metadata")
 
 
 @pytest.mark.parametrize("change", [{"data_fingerprint": "c"}, {"arrays": {}}, {"more": 1}])
-def test_a_value_that_was_changed_is_damage(change: dict[str, Any]) -> None:
-    made = document()
-    made["content"] |= change
+def test_changed_metadata_is_damage(change: dict[str, Any]) -> None:
+    changed = document()
+    changed["content"] |= change
     with pytest.raises(DamagedCheckpoint, match=r"metadata/metadata differs from its SHA-256"):
-        parsed(made)
+        parse(changed)
 
 
-def test_a_checkpoint_of_another_step_is_damage() -> None:
+def test_metadata_of_another_step_is_damage() -> None:
     with pytest.raises(DamagedCheckpoint, match=r"checkpoints/8 holds step 7; it was renamed or copied there"):
-        parsed(document(), PLACE.with_name("8"))
+        parse(document(), PLACE.with_name("8"))

@@ -16,36 +16,36 @@ def metadata(config: dict[str, Any] | Config, tokenizer: str = "aa", data: str =
 
 
 def keys(part: Any, where: str = "") -> list[str]:
-    """Every dotted key of a config, read from the dataclasses themselves."""
-    found = []
+    """Every dotted key of a config, read from its dataclasses."""
+    names = []
     for field in dataclasses.fields(part):
         value = getattr(part, field.name)
-        found += keys(value, f"{where}{field.name}.") if dataclasses.is_dataclass(value) else [where + field.name]
-    return found
+        names += keys(value, f"{where}{field.name}.") if dataclasses.is_dataclass(value) else [where + field.name]
+    return names
 
 
 def types(part: type, where: str = "") -> dict[str, Any]:
-    """Dotted key -> type, read from the dataclasses themselves."""
-    hints, found = get_type_hints(part), {}
+    """Dotted key -> type, read from the dataclasses."""
+    hints, kinds = get_type_hints(part), {}
     for field in dataclasses.fields(part):
         kind = hints[field.name]
         nested = dataclasses.is_dataclass(kind)
-        found |= types(kind, f"{where}{field.name}.") if nested else {where + field.name: kind}
-    return found
+        kinds |= types(kind, f"{where}{field.name}.") if nested else {where + field.name: kind}
+    return kinds
 
 
 TYPES = types(FinetuneConfig)
 
 
 def another(was: Any, kind: Any) -> Any:
-    """A value of the same type."""
+    """Another value of the same type."""
     if get_origin(kind) is Literal:
         return next(value for value in get_args(kind) if value != was)
     if was == "auto":  # in place of a number
         return 2
     if isinstance(was, list):
-        of = get_args(kind)[0]
-        return [*was, {int: 3, float: 0.5, str: "text:x"}.get(of, {"start": 5})]
+        item = get_args(kind)[0]
+        return [*was, {int: 3, float: 0.5, str: "text:x"}.get(item, {"start": 5})]
     return not was if isinstance(was, bool) else f"{was}x" if isinstance(was, str) else was + 1
 
 
@@ -62,11 +62,11 @@ def mutated(key: str) -> Config:
     return config
 
 
-def test_every_key_of_the_config_has_a_rule():
+def test_every_config_key_has_a_resume_rule():
     assert sorted(RULES) == sorted(keys(FinetuneConfig()))
 
 
-def test_a_field_without_a_rule_is_part_of_the_runs_identity():
+def test_field_without_a_rule_identifies_the_run():
     @dataclasses.dataclass(frozen=True)
     class Extended(Config):
         added: int = 0
@@ -75,17 +75,17 @@ def test_a_field_without_a_rule_is_part_of_the_runs_identity():
 
 
 @pytest.mark.parametrize("key", ["model.hidden_size", "optimizer.beta2", "training.seed", "data.lowercase", "stages"])
-def test_what_makes_a_run_is_its_identity(key):
+def test_model_data_and_seed_identify_the_run(key):
     assert not RULES[key].allowed
 
 
 @pytest.mark.parametrize("key", ["name", "mesh.tensor", "hosts.processes", "training.log_every", "execution.remat"])
-def test_where_and_how_often_may_change_without_a_word(key):
+def test_places_and_periods_may_change_silently(key):
     assert RULES[key].allowed and not RULES[key].notice
 
 
 @pytest.mark.parametrize("key", keys(FinetuneConfig()))
-def test_a_changed_key_is_treated_by_its_rule(key):
+def test_check_compatible_applies_the_rule_of_each_key(key):
     config = mutated(key)
     ((was, now),) = differences(config, FinetuneConfig()).values()
     if not RULES[key].allowed:
@@ -99,9 +99,9 @@ def test_a_changed_key_is_treated_by_its_rule(key):
         assert lines == ([f"{key}: checkpoint has {was!r}, config has {now!r}; {notice}"] if notice else [])
 
 
-@pytest.mark.parametrize(("which", "named"), [("tokenizer", "vocabulary"), ("data", "data")])
-def test_changed_data_are_refused_with_how_to_go_on(which, named):
-    with pytest.raises(ValueError, match=f"^the {named} changed since this run began. Use --run-dir NEW") as error:
+@pytest.mark.parametrize(("which", "name"), [("tokenizer", "vocabulary"), ("data", "data")])
+def test_changed_data_are_refused_with_advice(which, name):
+    with pytest.raises(ValueError, match=f"^the {name} changed since this run began. Use --run-dir NEW") as error:
         check_compatible(metadata(FinetuneConfig()), metadata(FinetuneConfig(), **{which: "cc"}))
     assert "fingerprint" not in str(error.value) and "Restore these settings" not in str(error.value)
 
@@ -112,7 +112,7 @@ def test_changed_data_are_refused_with_the_changed_sources():
         check_compatible(metadata(FinetuneConfig()), metadata(config, data="cc"))
 
 
-def test_all_differences_are_listed_at_once():
+def test_check_compatible_lists_all_differences():
     config = dataclasses.replace(
         Config(),
         model=dataclasses.replace(Config().model, hidden_size=96),
@@ -126,7 +126,7 @@ def test_all_differences_are_listed_at_once():
     assert "\n  the data changed since this run began\n" in str(error.value)
 
 
-def test_a_checkpoint_older_than_a_key_has_its_default():
+def test_key_missing_in_a_checkpoint_has_its_default():
     saved = to_dict(FinetuneConfig())
     del saved["training"]["max_skipped_updates"], saved["model"]["hidden_act"]
     assert check_compatible(metadata(saved), metadata(FinetuneConfig())) == []

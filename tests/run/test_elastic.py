@@ -1,4 +1,4 @@
-"""A host is lost for good: the run continues with the hosts that are left, with the same batches."""
+"""After hosts are lost, a run resumes on the remaining ones with the same batches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tiny_runs import checkpoints, command, write_recipe
 
 from bertjax.run.telemetry import read_metrics
 
-LIMIT = 600.0  # seconds; the survivors end long before
+LIMIT = 600.0  # seconds; the survivors exit much earlier
 STEPS = 40
 
 
@@ -23,36 +23,36 @@ def logged(run_dir: Path, name: str) -> list[tuple[int, float]]:
 
 
 @pytest.mark.long
-def test_a_run_goes_on_with_fewer_hosts(tmp_path: Path) -> None:
+def test_run_resumes_on_fewer_hosts(tmp_path: Path) -> None:
     recipe, source = write_recipe(tmp_path), write_corpus(tmp_path / "corpus.txt", 300)
-    more = [
+    overrides = [
         *("--training.steps", str(STEPS), "--optimizer.warmup-steps", "5", "--training.log-every", "1"),
         *("--training.eval-every", str(STEPS), "--training.checkpoint-every", "5"),
     ]
 
     def start(name: str, processes: int, log: str) -> Group:
-        # The run that loses a host verifies its steps as well, which changes no bit of it.
+        # The run that loses a host also verifies its steps, which does not change its bits.
         checks = ["--training.verify-every", "8", "--training.digest-every", "4"] if name == "lost" else []
-        return Group(command(recipe, source, tmp_path / name, *more, *checks), processes, tmp_path / log)
+        return Group(command(recipe, source, tmp_path / name, *overrides, *checks), processes, tmp_path / log)
 
-    for processes in (2, 4):  # everything is compiled for both, and the undisturbed run is there
+    for processes in (2, 4):  # the undisturbed runs, which also fill the compilation cache
         with start(f"whole-{processes}", processes, f"whole-{processes}.log") as group:
             group.finish()
     with start("lost", 4, "four.log") as group:
         group.wait_for("pretraining  11 /")
         group.send(3, signal.SIGKILL)
-        lost = time.monotonic()
+        lost_at = time.monotonic()
         codes = group.wait(LIMIT)
-        noticed = time.monotonic() - lost
+        notice_seconds = time.monotonic() - lost_at
         assert codes == [75, 75, 75, -9], group.output()
-    # A save that was cut off leaves a temporary folder.
+    # An interrupted save leaves a temporary folder.
     steps_before = max(int(name) for name in checkpoints(tmp_path / "lost") if name.isdecimal())
     with start("lost", 2, "two.log") as group:
         group.wait_for(f"pretraining  {steps_before + 1} /")
-        took = time.monotonic() - lost
+        resume_seconds = time.monotonic() - lost_at
         group.finish()
-    print(f"\nlost host noticed in {noticed:.1f} s; first step on 2 of 4 hosts after {took:.1f} s")
-    # Real tokens are counted exactly: every step has read the rows that it would have read undisturbed.
+    print(f"\nlost host noticed in {notice_seconds:.1f} s; first step on 2 of 4 hosts after {resume_seconds:.1f} s")
+    # Tokens without padding are counted exactly, so equal counts mean that every step has read the same rows.
     tokens = logged(tmp_path / "lost", "train/tokens_seen")
     for processes in (2, 4):
         assert tokens == logged(tmp_path / f"whole-{processes}", "train/tokens_seen")

@@ -1,4 +1,4 @@
-"""Several processes, for real: what they train on and save, and how they end. The full matrices are in check_*.py."""
+"""Runs on several real processes: batches, checkpoints, signals and losses. Full matrices are in check_*.py."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FSDP = Shape(2, 2, fsdp=2)
 TENSOR = Shape(4, 1, tensor=2)  # pairs of processes share rows
 LENGTH = Shape(2, 1, length=2)  # every row is split over both processes
 
-GRACE = 120  # seconds on cores that other tests load too; check_preemption.py asks for 30, and 60 after a SIGKILL
+GRACE = 120  # seconds to exit while other tests run; check_preemption.py allows 30, and 60 after a SIGKILL
 SHORT = [
     *("--training.steps", "20"),
     *("--optimizer.warmup-steps", "5"),
@@ -54,7 +54,11 @@ def test_batches_losses_and_checkpoints_on_other_shapes(files: tuple[Path, Path]
     for shape in (FSDP, TENSOR, LENGTH):
         assert matrix.rows(shape) == matrix.rows(HERE)
         np.testing.assert_allclose(matrix.losses(shape), matrix.losses(HERE), rtol=1e-5)
-    assert matrix.made(FSDP) == [4, 4] and matrix.made(TENSOR) == [4] * 4 and matrix.made(LENGTH) == [8] * 2
+    assert (
+        matrix.row_counts(FSDP) == [4, 4]
+        and matrix.row_counts(TENSOR) == [4] * 4
+        and matrix.row_counts(LENGTH) == [8] * 2
+    )
     back = steps_on_hosts.run(
         override(load_recipe(recipe), job["overrides"], "here"),
         matrix.job(HERE, steps=1, save=False, restore=[FSDP, LENGTH]),
@@ -64,7 +68,7 @@ def test_batches_losses_and_checkpoints_on_other_shapes(files: tuple[Path, Path]
 
 @pytest.fixture(scope="module")
 def whole(files: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a run that was never disturbed, of one process with both devices."""
+    """The directory of an undisturbed run in one process with two devices."""
     run_dir = tmp_path_factory.mktemp("whole") / "run"
     finish(short(files, run_dir), run_dir.with_suffix(".log"), devices=2)
     assert (run_dir / "huggingface" / "model.safetensors").is_file()
@@ -95,7 +99,7 @@ def test_two_processes_stop_resume_and_match_one(files: tuple[Path, Path], whole
     assert digests(run_dir) == digests(whole)
 
 
-@pytest.mark.long  # test_heartbeat.py has the loss of a process, tests/chaos kills of a whole run
+@pytest.mark.long  # the suite tests a lost process in test_heartbeat.py, and kills whole runs in tests/chaos
 def test_killed_process_ends_the_run_which_resumes(files: tuple[Path, Path], whole: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "killed"
     with Group(short(files, run_dir), 2, tmp_path / "killed.log") as group:
@@ -110,19 +114,19 @@ def test_killed_process_ends_the_run_which_resumes(files: tuple[Path, Path], who
 
 @pytest.mark.long
 def test_hosts_train_evaluate_and_inspect_from_a_store_alone(files: tuple[Path, Path], tmp_path: Path) -> None:
-    """Without the sources, in another folder: the bits of the run that prepared it."""
+    """The run reads a moved store without its sources, and ends with the bits of the run that prepared it."""
     recipe, source = files[0], tmp_path / "text" / "corpus.txt"
     source.parent.mkdir()
     shutil.copy(files[1], source)
-    more = [*SHORT, "--training.steps", "6", "--data.root", str(tmp_path / "made"), "--training.eval-every", "6"]
-    with Group(command(recipe, source, tmp_path / "whole", *more), 1, tmp_path / "whole.log", devices=2) as group:
+    overrides = [*SHORT, "--training.steps", "6", "--data.root", str(tmp_path / "data"), "--training.eval-every", "6"]
+    with Group(command(recipe, source, tmp_path / "whole", *overrides), 1, tmp_path / "whole.log", devices=2) as group:
         group.finish()
-    (store,) = (tmp_path / "made").glob("store-*")
+    (store,) = (tmp_path / "data").glob("store-*")
     moved = shutil.move(store, tmp_path / "moved")
     shutil.rmtree(source.parent)
-    shutil.rmtree(tmp_path / "made")
+    shutil.rmtree(tmp_path / "data")
     start = [sys.executable, "-m", "bertjax"]
-    alone = ["pretrain", str(recipe), "--run-dir", str(tmp_path / "run"), "--data.store", str(moved), *more]
+    alone = ["pretrain", str(recipe), "--run-dir", str(tmp_path / "run"), "--data.store", str(moved), *overrides]
     with Group([*start, *alone], 2, tmp_path / "run.log") as group:
         group.finish()
         assert "process 1/2, 1/2 devices, reads rows 4-7 of each 8" in group.logs[1]
@@ -158,11 +162,11 @@ def test_checkpoint_unreadable_in_one_process_is_left_out(tmp_path: Path) -> Non
 
 
 @pytest.mark.long
-def test_a_directory_that_is_not_shared(files: tuple[Path, Path], tmp_path: Path) -> None:
+def test_unshared_run_directory_is_refused(files: tuple[Path, Path], tmp_path: Path) -> None:
     recipe, source = files
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-    arguments = command(recipe, source, Path("run"), *SHORT)  # relative, and each is somewhere else
+    arguments = command(recipe, source, Path("run"), *SHORT)  # relative to different folders
     folders = [tmp_path / "a", tmp_path / "b"]
     with Group(arguments, 2, tmp_path / "apart.log", folders=folders) as group:
         assert group.wait(120) == [1, 1]

@@ -1,6 +1,6 @@
-"""External loggers: a real run logs to MLflow, a resumed one goes on there; secrets stay here.
+"""External loggers: a real run logs to MLflow, a resumed run continues there, and secrets are removed.
 
-What wandb gets is tested in test_small_run.py.
+test_small_run.py tests what wandb receives.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("mlflow")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_URI", (folder / "mlflow").as_uri())
-        patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # making the tables of a database takes it seven seconds
+        patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # creating database tables takes seven seconds
         patch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
         patch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
         yield folder
@@ -70,18 +70,18 @@ def test_mlflow_gets_name_config_and_every_figure(mlflow_server, monkeypatch):
 
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "novels")
     corpus = write_corpus(mlflow_server / "corpus.txt", 60)
-    for steps in (4, 8):  # of the run, and of the one that resumes it
+    for steps in (4, 8):  # the second run resumes the first
         config = preflight(run_config(mlflow_server, corpus, steps, ("tensorboard", "mlflow")))
         train_job(assemble(config, open_data(config, no_progress)), lambda line: None)
     run, client = mlflow_server / "run", MlflowClient()
-    (found,) = client.search_runs([client.get_experiment_by_name("novels").experiment_id])
-    assert found.info.run_id == logged_id(run, "mlflow")
-    assert (found.info.run_name, found.info.status) == ("tiny", "FINISHED")
-    assert found.data.params["model.hidden_size"] == "32" and found.data.params["training.steps"] == "4"
+    (mlflow_run,) = client.search_runs([client.get_experiment_by_name("novels").experiment_id])
+    assert mlflow_run.info.run_id == logged_id(run, "mlflow")
+    assert (mlflow_run.info.run_name, mlflow_run.info.status) == ("tiny", "FINISHED")
+    assert mlflow_run.data.params["model.hidden_size"] == "32" and mlflow_run.data.params["training.steps"] == "4"
     names = {name for record in read_metrics(run / "metrics.jsonl") for name in record} - {"step", "time"}
-    assert {"train/mlm_loss", "eval/mlm_loss", "perf/tokens_per_second"} <= names == found.data.metrics.keys()
+    assert {"train/mlm_loss", "eval/mlm_loss", "perf/tokens_per_second"} <= names == mlflow_run.data.metrics.keys()
     for name in names:
-        history = {metric.step: metric.value for metric in client.get_metric_history(found.info.run_id, name)}
+        history = {metric.step: metric.value for metric in client.get_metric_history(mlflow_run.info.run_id, name)}
         assert history == pytest.approx(logged_steps(run, name), rel=1e-8, nan_ok=True), name
 
 
@@ -115,7 +115,7 @@ def test_unusable_logger_is_refused_before_any_work(name, message, monkeypatch):
         preflight(replace(Config(), log=("tensorboard", name)))
 
 
-def test_verbs_take_loggers(tmp_path, capsys):
+def test_verbs_accept_log_options(tmp_path, capsys):
     recipe, arguments = write_recipe(tmp_path), ["--log", "wandb", "--log", "mlflow", "--log", "wandb"]
     parsed, keys = make_parser("pretrain").parse_known_args([str(recipe), *arguments])
     parsed.verb, parsed.overrides = "pretrain", keys
@@ -126,7 +126,7 @@ def test_verbs_take_loggers(tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == [recipe.name]
 
 
-def test_wandb_without_a_key_is_refused_before_anything_is_done(monkeypatch, tmp_path):
+def test_preflight_refuses_wandb_without_a_key(monkeypatch, tmp_path):
     pytest.importorskip("wandb", reason="needs wandb: pip install 'bertjax[wandb]'")
     for name in ("WANDB_MODE", "WANDB_API_KEY"):
         monkeypatch.delenv(name, raising=False)
@@ -137,7 +137,7 @@ def test_wandb_without_a_key_is_refused_before_anything_is_done(monkeypatch, tmp
 
 
 @pytest.mark.long
-def test_experiment_is_named_by_its_id_too(mlflow_server, monkeypatch, tmp_path):
+def test_mlflow_experiment_may_be_named_by_id(mlflow_server, monkeypatch, tmp_path):
     from mlflow import MlflowClient
 
     client = MlflowClient()
@@ -165,12 +165,12 @@ def test_failing_tracking_server_is_reported_once(mlflow_server, tmp_path, capsy
         writer.write(step, {"train/mlm_loss": 1.0})
         writer.flush()
     writer.close("finished")
-    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Warning")]
-    assert len(said) == 1 and "metrics.jsonl has all" in said[0]
+    warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Warning")]
+    assert len(warnings) == 1 and "metrics.jsonl has all" in warnings[0]
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"wandb": 1}'])
-def test_a_damaged_file_of_ids_is_named(content, tmp_path):
+def test_damaged_id_file_is_named(content, tmp_path):
     (tmp_path / LOGGED_AS_FILE).write_text(content)
     with pytest.raises(ValueError, match=rf"{LOGGED_AS_FILE}: not .*; remove the file"):
         logged_id(tmp_path, "wandb")

@@ -1,4 +1,4 @@
-"""Microbatches that are `auto`: the fewest that fit, then recomputation; a resumed run keeps what was decided."""
+"""`grad_accum_steps=auto`: the fewest microbatches that fit, then recomputation; a resumed run keeps the decision."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from bertjax.training.memory_fit import USABLE, fewest, fit_to_memory
 from bertjax.training.stages import Stage, make_stages, open_data
 from bertjax.training.step_programs import StepPrograms
 
-# Rows of 128 and then of 512 tokens; 256 rows over 2 devices: 32 and 8 rows of a device are 4,096 tokens.
+# Rows of 128 and then 512 tokens, 256 rows on 2 devices: 32 and 8 rows per device are 4,096 tokens.
 CONFIG = Config(
     data=DataConfig(sequence_length=128, max_predictions=20),
     training=TrainingConfig(steps=20_000, global_batch_size=256),
@@ -34,21 +34,21 @@ CONFIG = Config(
 ON_BOTH = MeshConfig()
 
 
-def of_tokens(execution: ExecutionConfig, stage: Stage) -> float:
-    """Bytes of a made-up step: 100, and one for each token at a time, less with recomputation."""
+def step_bytes(execution: ExecutionConfig, stage: Stage) -> float:
+    """Memory of an imaginary step: 100 bytes, and one per token of a microbatch, less with recomputation."""
     tokens = stage.training.rows_at_a_time // 2 * stage.data.sequence_length
     return 100 + tokens * {"none": 1.0, "dots": 0.5, "full": 0.25}[execution.remat]
 
 
-def decided(limit: float | None, config: Config = CONFIG, mesh: MeshConfig = ON_BOTH) -> tuple[list[int], str]:
-    """Microbatches of each stage and the recomputation, with two devices of so much memory."""
+def fit(limit: float | None, config: Config = CONFIG, mesh: MeshConfig = ON_BOTH) -> tuple[list[int], str]:
+    """Microbatches of each stage and the recomputation, for two devices with `limit` bytes of memory."""
 
     def bound(execution: ExecutionConfig, stage: Stage) -> tuple[int, int]:
-        return 100, round(10 * of_tokens(execution, stage))
+        return 100, round(10 * step_bytes(execution, stage))
 
-    fitted, reason = fit_to_memory(config, make_mesh(mesh, jax.devices()[:2]), limit, bound, of_tokens)
+    fitted, reason = fit_to_memory(config, make_mesh(mesh, jax.devices()[:2]), limit, bound, step_bytes)
     stages = make_stages(fitted)
-    is_too_large = limit is not None and any(of_tokens(fitted.execution, stage) > limit for stage in stages)
+    is_too_large = limit is not None and any(step_bytes(fitted.execution, stage) > limit for stage in stages)
     assert ("Warning" in reason) == is_too_large or not reason
     return [stage.training.microbatches for stage in stages], fitted.execution.remat
 
@@ -60,23 +60,23 @@ def decided(limit: float | None, config: Config = CONFIG, mesh: MeshConfig = ON_
         (1e6, [1, 1], "none"),
         (100 + 128 * 128, [1, 4], "none"),
         (100 + 64 * 128, [2, 8], "none"),
-        (100 + 32 * 128, [4, 16], "none"),  # 4,096 tokens of a device at a time
+        (100 + 32 * 128, [4, 16], "none"),  # 4,096 tokens per device
         (100 + 16 * 128, [4, 16], "dots"),
         (100 + 8 * 128, [4, 16], "full"),
         (100 + 4 * 128, [8, 32], "full"),
         (100 + 128, [32, 128], "full"),
-        (100, [128, 128], "full"),  # a row at a time, which does not fit either
+        (100, [128, 128], "full"),  # one row per device, which does not fit either
     ],
 )
 def test_microbatches_come_before_recomputation(limit: float | None, microbatches: list[int], remat: str) -> None:
-    assert decided(limit) == (microbatches, remat)
-    # If both devices share every row, each has as many tokens at a time; the least is one row at a time.
-    assert decided(limit, mesh=MeshConfig(1, length=2)) == (microbatches if limit != 100 else [256, 256], remat)
+    assert fit(limit) == (microbatches, remat)
+    # If both devices share every row, each has as many tokens, down to one row per microbatch.
+    assert fit(limit, mesh=MeshConfig(1, length=2)) == (microbatches if limit != 100 else [256, 256], remat)
 
 
 def test_gathering_by_layer_is_the_last_resort() -> None:
     def weights_and_tokens(execution: ExecutionConfig, stage: Stage) -> float:
-        return of_tokens(execution, stage) + (1_000 if execution.gather == "step" else 10)
+        return step_bytes(execution, stage) + (1_000 if execution.gather == "step" else 10)
 
     def settings(limit: float, mesh: MeshConfig) -> tuple[list[int], str, str]:
         devices = make_mesh(mesh, jax.devices()[:2])
@@ -91,13 +91,13 @@ def test_gathering_by_layer_is_the_last_resort() -> None:
     assert settings(1_227, whole) == ([64, 128], "full", "step")
 
 
-def test_no_step_is_compiled_in_vain() -> None:
-    """The rows of 512 decide the recomputation, before a step of the others is compiled."""
+def test_longest_stage_decides_recomputation_first() -> None:
+    """The rows of 512 tokens decide on recomputation before a step with other rows is compiled."""
     tried: list[tuple[str, int]] = []
 
     def long_rows_need_more(execution: ExecutionConfig, stage: Stage) -> float:
         tried.append((execution.remat, stage.data.sequence_length))
-        return of_tokens(execution, stage) * (4 if stage.data.sequence_length == 512 else 1)
+        return step_bytes(execution, stage) * (4 if stage.data.sequence_length == 512 else 1)
 
     mesh, large = make_mesh(MeshConfig(), jax.devices()[:2]), (100, 10**9)
     fitted, _ = fit_to_memory(CONFIG, mesh, 100 + 32 * 128, lambda *_: large, long_rows_need_more)
@@ -105,26 +105,26 @@ def test_no_step_is_compiled_in_vain() -> None:
     assert {remat for remat, length in tried if length == 128} == {"full"}
 
 
-def test_what_is_given_stays() -> None:
-    given = replace(CONFIG, training=replace(CONFIG.training, grad_accum_steps=2))
-    assert decided(200.0, given)[0] == [2, 2]
-    only_later = replace(given, stages=(replace(CONFIG.stages[0], grad_accum_steps="auto"),))
-    assert decided(100 + 64 * 128, only_later) == ([2, 8], "none")
+def test_fit_to_memory_keeps_explicit_settings() -> None:
+    fixed = replace(CONFIG, training=replace(CONFIG.training, grad_accum_steps=2))
+    assert fit(200.0, fixed)[0] == [2, 2]
+    only_later = replace(fixed, stages=(replace(CONFIG.stages[0], grad_accum_steps="auto"),))
+    assert fit(100 + 64 * 128, only_later) == ([2, 8], "none")
     least = replace(CONFIG, execution=ExecutionConfig(remat="dots"))
-    assert decided(1e6, least) == ([1, 1], "dots")
+    assert fit(1e6, least) == ([1, 1], "dots")
 
 
-def test_the_search_finds_the_fewest_and_compiles_few() -> None:
+def test_fewest_finds_the_minimum_in_few_attempts() -> None:
     draw = random.Random(0)
     for _ in range(200):
         counts = sorted(draw.sample(range(1, 300), draw.randint(1, 12)))
         fixed, growing = draw.uniform(0, 50), draw.uniform(1, 5000)
-        wanted = next((n for n in counts if fixed + growing / n <= 100), None)
+        expected = next((n for n in counts if fixed + growing / n <= 100), None)
         needs = {n: fixed + growing / n for n in counts}
-        # Nothing that is expected beforehand is right.
-        found, tried = fewest(counts, 100, needs.__getitem__, draw.uniform(0, 50), draw.uniform(1, 5000))
-        assert found == wanted
-        assert len(tried) <= 5
+        # With wrong estimates.
+        count, attempts = fewest(counts, 100, needs.__getitem__, draw.uniform(0, 50), draw.uniform(1, 5000))
+        assert count == expected
+        assert len(attempts) <= 5
 
 
 @pytest.fixture(scope="module")
@@ -144,9 +144,9 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Config:
     )
 
 
-@pytest.mark.long  # compiles real programs; the suite has the decision
-def test_a_resumed_run_keeps_the_decision(tiny: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Real programs on a device that is said to have less memory than the step of all rows takes."""
+@pytest.mark.long  # compiles real programs; the suite tests the decision
+def test_resumed_run_keeps_the_memory_fit(tiny: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real programs on a device that reports less memory than a step without microbatches needs."""
     mesh, content = make_mesh(MeshConfig(1, 1, 1), jax.devices()[:1]), open_data(tiny, no_progress)
     monkeypatch.setattr(step_programs, "device_memory", lambda device: 1e12)
     compiled: list[int] = []
@@ -174,12 +174,12 @@ def test_a_resumed_run_keeps_the_decision(tiny: Config, monkeypatch: pytest.Monk
     assert saved["config"]["training"]["grad_accum_steps"] == 2
 
     with alone() as processes:
-        for here, kept in ((memory, 2), (2 * memory, 2), (0.5 * memory, "auto")):
+        for here, expected in ((memory, 2), (2 * memory, 2), (0.5 * memory, "auto")):
             monkeypatch.setattr("bertjax.run.fitted.device_memory", lambda device, here=here: here)
             monkeypatch.setattr("bertjax.run.fitted.training_mesh", lambda config: mesh)
-            assert keep_memory_fit(tiny, processes).training.grad_accum_steps == kept
+            assert keep_memory_fit(tiny, processes).training.grad_accum_steps == expected
         two = make_mesh(MeshConfig(2, 1, 1), jax.devices()[:2])
         monkeypatch.setattr("bertjax.run.fitted.training_mesh", lambda config: two)
         assert keep_memory_fit(tiny, processes) == tiny, "another mesh decides again"
-        given = replace(tiny, training=replace(tiny.training, grad_accum_steps=4))
-        assert keep_memory_fit(given, processes) == given
+        fixed = replace(tiny, training=replace(tiny.training, grad_accum_steps=4))
+        assert keep_memory_fit(fixed, processes) == fixed

@@ -1,4 +1,4 @@
-"""What a run cannot do is refused before any text is prepared."""
+"""Invalid configs are refused before any text is prepared."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def config(objectives: tuple[str, ...], **parts: object) -> Config:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "message"),
+    ("run_config", "message"),
     [
         (
             config(("mlm", "nsp"), model=ModelConfig(type_vocab_size=1)),
@@ -37,13 +37,13 @@ def config(objectives: tuple[str, ...], **parts: object) -> Config:
         (config(("mlm",), model=ModelConfig(family="brt")), r"model.family='brt' is unknown; did you mean bert"),
     ],
 )
-def test_what_does_not_go_together_is_refused(wanted: Config, message: str) -> None:
+def test_preflight_refuses_contradicting_settings(run_config: Config, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        preflight(wanted)
+        preflight(run_config)
 
 
 @pytest.mark.parametrize("objectives", [("mlm", "nsp"), ("nsp",), ("mlm",)])
-def test_objectives_that_the_network_has_heads_for_pass(objectives: tuple[str, ...]) -> None:
+def test_preflight_accepts_supported_objectives(objectives: tuple[str, ...]) -> None:
     assert preflight(config(objectives)) == config(objectives)
 
 
@@ -51,10 +51,10 @@ def test_objectives_that_the_network_has_heads_for_pass(objectives: tuple[str, .
     ("steps", "rows", "warning"),
     [
         (900_000, 492, "Warning: 468,293 passes over 492 rows; add text or lower --training.steps"),
-        (1_000_000, 6_400_000, ""),  # 40 epochs, as BERT
+        (1_000_000, 6_400_000, ""),  # 40 epochs, like BERT
     ],
 )
-def test_epochs_warning_of_a_run_that_reads_its_text_too_often(steps: int, rows: int, warning: str) -> None:
+def test_epochs_warning_for_too_many_passes(steps: int, rows: int, warning: str) -> None:
     (stage,) = make_stages(Config(training=TrainingConfig(steps=steps, global_batch_size=256)))
     batches = SimpleNamespace(estimated_rows=rows)
     run = SimpleNamespace(stages=(RunStage(stage, None, batches, None, 0.0),))

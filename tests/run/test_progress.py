@@ -1,4 +1,4 @@
-"""Progress off a terminal is plain lines, few and with an ETA; on one it is a bar."""
+"""Progress prints few plain lines with an ETA; on a terminal it shows a live line."""
 
 import io
 
@@ -33,19 +33,19 @@ def run(total, seconds_per_unit, **settings):
     return stream.getvalue().splitlines()
 
 
-def test_lines_come_by_units_by_minute_and_at_the_end():
+def test_progress_prints_by_units_by_minute_and_at_the_end():
     assert run(10, 2.0, every=4) == [
         "pretrain  4 / 10 steps (40%)  0.5 step/s  ETA 12 s  loss 4",
         "pretrain  10 / 10 steps (100%)  loss 10",
     ]
-    assert run(10, 30.0, every=2)[1].startswith("pretrain  4 / 10 steps"), "one a minute"
+    assert run(10, 30.0, every=2)[1].startswith("pretrain  4 / 10 steps"), "one line a minute"
 
 
-def test_the_last_line_is_not_said_twice():
+def test_progress_prints_the_last_line_once():
     assert len(run(8, 20.0, every=4)) == 2
 
 
-def test_a_line_waits_for_its_figures_but_not_forever():
+def test_line_waits_for_figures_but_not_forever():
     clock, stream = Clock(), io.StringIO()
     progress = Progress(100, "pretrain", stream=stream, clock=clock, every=10, every_seconds=5.0)
     for done in range(1, 31):
@@ -59,12 +59,12 @@ def test_a_line_waits_for_its_figures_but_not_forever():
     ]
 
 
-def test_a_resumed_run_counts_from_where_it_was():
+def test_progress_counts_from_the_resumed_step():
     first, *_ = run(100, 1.0, initial=50, every=10)
     assert first == "pretrain  60 / 100 steps (60%)  1 step/s  ETA 40 s  loss 60"
 
 
-def test_compilation_before_the_first_update_is_not_in_the_eta():
+def test_eta_excludes_compilation_before_the_first_update():
     clock, stream = Clock(), io.StringIO()
     progress = Progress(100, "pretrain", stream=stream, clock=clock, every=11)
     clock.now = 60.0
@@ -76,7 +76,7 @@ def test_compilation_before_the_first_update_is_not_in_the_eta():
 
 
 def test_eta_includes_later_stages_with_longer_steps():
-    """Ten steps of a second, a minute of compiling, ten of four seconds."""
+    """Ten steps of one second, a minute of compilation, ten steps of four seconds."""
     clock, stream = Clock(), io.StringIO()
     units_left = lambda done: 10 - done + 10 * 4 if done <= 10 else 20 - done  # noqa: E731
     progress = Progress(20, "pretrain", stream=stream, clock=clock, every=5, every_seconds=1.0, units_left=units_left)
@@ -100,11 +100,11 @@ def test_steps_left_weights_stages_by_flops():
     assert steps_left(run_stages, 900_001) == 99_999
 
 
-def test_host_work_is_throttled_by_time():
+def test_progress_without_every_is_throttled_by_time():
     lines = run(1000, 0.125, unit="MB")
     assert [line.partition(" /")[0] for line in lines] == ["pretrain  80", "pretrain  560", "pretrain  1,000"]
     assert lines[0].startswith("pretrain  80 / 1,000 MB (8%)  8 MB/s  ETA 1 min 55 s")
-    assert run(10, 0.5, unit="MB") == [], "nothing about five seconds"
+    assert run(10, 0.5, unit="MB") == [], "no lines for five seconds of work"
 
 
 def test_terminal_has_a_live_line_with_eta_below_notes():
@@ -132,12 +132,12 @@ def test_terminal_has_a_live_line_with_eta_below_notes():
         (1e8, "3.2 years"),
     ],
 )
-def test_duration(seconds, text):
+def test_duration_uses_readable_units(seconds, text):
     assert duration(seconds) == text
 
 
-def test_evaluations_still_to_come_are_in_the_eta():
-    """Ten steps of a second, then an evaluation; of one not yet measured the time is taken from the steps."""
+def test_eta_includes_remaining_evaluations():
+    """Ten steps of one second, then an evaluation; until one is measured, its time is estimated from the steps."""
     clock, stream = Clock(), io.StringIO()
     pauses_left = lambda done: 10 - done // 10  # noqa: E731
     progress = Progress(100, "pretrain", stream=stream, clock=clock, every=10, pauses_left=pauses_left, pause_units=3.0,
@@ -156,7 +156,7 @@ def test_evaluations_still_to_come_are_in_the_eta():
     assert all("1 step/s" in line for line in stream.getvalue().splitlines())
 
 
-def test_a_pause_before_the_first_update_is_in_no_rate():
+def test_rate_excludes_a_pause_before_the_first_update():
     clock, stream = Clock(), io.StringIO()
     progress = Progress(20, "pretrain", stream=stream, clock=clock, every=5)
     with progress.pause():
@@ -167,7 +167,7 @@ def test_a_pause_before_the_first_update_is_in_no_rate():
     assert stream.getvalue() == "pretrain  5 / 20 steps (25%)  0.5 step/s  ETA 30 s\n"
 
 
-def test_long_run_warning_says_what_to_change() -> None:
+def test_long_run_warning_gives_advice() -> None:
     assert long_run_warning(24 * 89, 10) == ""
     assert long_run_warning(874_452, 1_000_000) == (
         "Warning: training.steps=1,000,000 takes 99.8 years; lower training.steps, set training.budget, train a "

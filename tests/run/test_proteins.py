@@ -1,4 +1,4 @@
-"""The recipe of small proteins learns, its export computes the same, and substitutions that harm rank lower."""
+"""The protein recipe learns, its export computes the same, and harmful substitutions rank lower."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of the whole recipe: with half of its steps the area under the curve is 0.81."""
+    """A run of the whole recipe; with half of its steps, the area under the curve is only 0.81."""
     return pretrain(tmp_path_factory.mktemp("proteins"))
 
 
@@ -34,9 +34,9 @@ def pretrain(folder: Path, **settings: object) -> Path:
     return folder / "run"
 
 
-def test_loss_falls_below_the_letters_frequencies(run: Path) -> None:
-    found = curves(read_metrics(run / "metrics.jsonl"))
-    assert found["eval/mlm_loss"][1][-1] < found["baseline/no_context_loss"][1][-1] - 0.8
+def test_loss_falls_below_letter_frequencies(run: Path) -> None:
+    figures = curves(read_metrics(run / "metrics.jsonl"))
+    assert figures["eval/mlm_loss"][1][-1] < figures["baseline/no_context_loss"][1][-1] - 0.8
 
 
 def test_loss_of_real_proteins_falls_below_no_context(tmp_path: Path) -> None:
@@ -46,8 +46,8 @@ def test_loss_of_real_proteins_falls_below_no_context(tmp_path: Path) -> None:
         "data.groups": f"file:{proteins}/clusters.tsv",
         "data.held-out": 0.15,
     }
-    found = curves(read_metrics(pretrain(tmp_path, **settings) / "metrics.jsonl"))
-    assert found["eval/mlm_loss"][1][-1] < found["baseline/no_context_loss"][1][-1] - 0.3
+    figures = curves(read_metrics(pretrain(tmp_path, **settings) / "metrics.jsonl"))
+    assert figures["eval/mlm_loss"][1][-1] < figures["baseline/no_context_loss"][1][-1] - 0.3
 
 
 def test_harmful_substitutions_rank_below_neutral_ones(run: Path) -> None:

@@ -1,4 +1,4 @@
-"""A run on records of google-research/bert: through the command line, killed and resumed, measured, exported."""
+"""A run on google-research/bert's records from the command line: killed and resumed, evaluated, exported."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bertjax.run.telemetry import read_metrics
 
 pytestmark = [
     pytest.mark.skipif(find_spec("tensorflow") is None, reason="TensorFlow has no wheel here"),
-    pytest.mark.long,  # the suite has the batches, in tests/input
+    pytest.mark.long,  # the suite tests the batches, in tests/input
 ]
 
 STAGE = "StageConfig(start=40, sequence_length=24, max_predictions=4, global_batch_size=8)"
@@ -27,7 +27,7 @@ STAGE = "StageConfig(start=40, sequence_length=24, max_predictions=4, global_bat
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with records of two lengths, and a run over both, in two stages, that was never interrupted."""
+    """A folder with records of two lengths, and an uninterrupted run on both in two stages."""
     folder = tmp_path_factory.mktemp("records-run")
     texts = write_corpus(folder / "corpus.txt", 300).read_text().strip().split("\n\n")
     documents = [[line.split() for line in text.split("\n")] for text in texts]
@@ -53,7 +53,7 @@ def evaluations(run_dir: Path) -> list[dict[str, float]]:
     return [record for record in read_metrics(run_dir / "metrics.jsonl") if "eval/mlm_loss" in record]
 
 
-def test_killed_and_resumed_it_ends_with_the_same_bits(whole: Path, tmp_path: Path) -> None:
+def test_killed_and_resumed_run_ends_with_the_same_bits(whole: Path, tmp_path: Path) -> None:
     arguments, log = command(whole, tmp_path / "killed"), tmp_path / "killed.log"
     assert stop_after(arguments, log, 1.5, signal.SIGKILL) is not None, "it ended before it could be killed"
     finish(arguments, log)
@@ -72,17 +72,16 @@ def test_run_learns_and_writes_all_files(whole: Path) -> None:
     assert "Predictions for [MASK] in held-out sentences" in log
 
 
-def test_evaluate_finds_the_figures_of_the_run(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_reproduces_the_figures_of_the_run(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", str(whole / "whole")]) == 0
-    said = capsys.readouterr().out
-    assert re.search(r"held out: \d+ records of 24 tokens and 4 predictions; \d+ records of 32 tokens", said)
-    found = float(re.search(r"eval/mlm_loss +(\S+)", said)[1])
-    assert found == pytest.approx(evaluations(whole / "whole")[-1]["eval/mlm_loss"], abs=1e-4)
+    output = capsys.readouterr().out
+    assert re.search(r"held out: \d+ records of 24 tokens and 4 predictions; \d+ records of 32 tokens", output)
+    loss = float(re.search(r"eval/mlm_loss +(\S+)", output)[1])
+    assert loss == pytest.approx(evaluations(whole / "whole")[-1]["eval/mlm_loss"], abs=1e-4)
 
 
-def test_other_records_are_another_run(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_changed_records_are_refused_on_resume(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = command(whole, whole / "whole")[3:]
     (whole / "32-1.tfrecord").unlink()
     assert main(arguments) == 1
-    said = capsys.readouterr().err
-    assert "the data changed since this run began. Use --run-dir NEW" in said
+    assert "the data changed since this run began. Use --run-dir NEW" in capsys.readouterr().err

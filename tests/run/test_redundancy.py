@@ -1,4 +1,4 @@
-"""One flipped bit on one of eight devices is found, the device is named, and nothing of it is saved."""
+"""A flipped bit on one of eight devices is detected, the device is named, and nothing is saved."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from bertjax.training import step as step_module
 from bertjax.training.stages import open_data, stage_step
 from bertjax.training.state import TrainState
 
-ODD = 5  # the device that is wrong
+ODD = 5  # the faulty device
 STEPS, VERIFY, DIGEST = 8, 3, 4
 
 
@@ -55,85 +55,85 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Training
 
 @pytest.fixture(scope="module")
 def job(prepared: tuple[Config, TrainingData]) -> Job:
-    """On eight devices, each with the whole state."""
+    """A job on eight devices, each with the whole state."""
     return assemble(*prepared)
 
 
-def flipped(x: jax.Array) -> jax.Array:
-    """The same with one bit of its first element flipped."""
+def flip(x: jax.Array) -> jax.Array:
+    """Flip one bit of the first element."""
     words = jax.lax.bitcast_convert_type(x, jnp.uint32).reshape(-1)
     return jax.lax.bitcast_convert_type(words.at[0].set(words[0] ^ (1 << 12)), x.dtype).reshape(x.shape)
 
 
-def flipped_on_one(tree: Any) -> Any:
-    """Inside a program of all devices: one bit of one array, on `ODD` alone."""
+def flip_on_one(tree: Any) -> Any:
+    """Inside a program for all devices, flip one bit of one array on `ODD`."""
     leaves, structure = jax.tree.flatten(tree)
-    leaves[3] = jnp.where(jax.lax.axis_index("data") == ODD, flipped(leaves[3]), leaves[3])
+    leaves[3] = jnp.where(jax.lax.axis_index("data") == ODD, flip(leaves[3]), leaves[3])
     return jax.tree.unflatten(structure, leaves)
 
 
 def with_program(job: Job, wrong: Callable[..., Any], calls: set[int]) -> Job:
-    """The job, whose step is another program in those calls, counted from 0."""
+    """Return the job with the step program replaced by `wrong` in some calls, counted from 0."""
     (rows,) = job.stages
     right, done = rows.train_step.program, iter(range(10**6))
 
-    def program(*given: Any) -> Any:
-        return (wrong if next(done) in calls else right)(*given)
+    def program(*arguments: Any) -> Any:
+        return (wrong if next(done) in calls else right)(*arguments)
 
     return replace(job, stages=(replace(rows, train_step=replace(rows.train_step, program=program)),))
 
 
 def wrong_step(job: Job, monkeypatch: pytest.MonkeyPatch, *, before_sum: bool) -> Callable[..., Any]:
-    """The step's program with a flip in the gradient of `ODD`, before it is summed or behind that."""
+    """Compile the step program with a flipped bit in the gradient on `ODD`, before or after the sum over devices."""
     right = step_module.reduce_gradients
 
     def reduce(grads: Any, blueprint: Any) -> Any:
         if before_sum:
-            return right(flipped_on_one(grads), blueprint)
-        return flipped_on_one(right(grads, blueprint))
+            return right(flip_on_one(grads), blueprint)
+        return flip_on_one(right(grads, blueprint))
 
     rows = job.stages[0]
     batch = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in rows.batches.spec(8).items()}
     with monkeypatch.context() as patched, jax.set_mesh(job.mesh):
         patched.setattr(step_module, "reduce_gradients", reduce)
-        made = stage_step(job.config, rows.stage, job.blueprint, job.optimizer).program
-        return made.lower(job.blueprint.state, jax.ShapeDtypeStruct((), jnp.float32), batch, {}).compile()
+        program = stage_step(job.config, rows.stage, job.blueprint, job.optimizer).program
+        return program.lower(job.blueprint.state, jax.ShapeDtypeStruct((), jnp.float32), batch, {}).compile()
 
 
 def in_folder(job: Job, folder: Path) -> Job:
     return replace(job, config=replace(job.config, run_dir=str(folder)))
 
 
-def ended(job: Job) -> str:
-    """What the run that finds something says, with all that is the same of every finding checked."""
-    with pytest.raises(WrongBits) as found:
+def train_until_error(job: Job) -> str:
+    """Train until WrongBits is raised, check what all of its messages have in common, and return the message."""
+    with pytest.raises(WrongBits) as error:
         train_job(job, lambda line: None)
-    assert found.value.exit_code == WRONG_BITS == 76
-    assert "nothing of it was saved" in str(found.value) and "run the same command again" in str(found.value)
-    return str(found.value)
+    assert error.value.exit_code == WRONG_BITS == 76
+    assert "nothing of it was saved" in str(error.value) and "run the same command again" in str(error.value)
+    return str(error.value)
 
 
-def named(message: str) -> list[int]:
-    """The devices in a message."""
+def devices_in(message: str) -> list[int]:
+    """The ids of the devices in a message."""
     return [int(number) for number in re.findall(r"device (\d+) \(cpu", message)]
 
 
 @pytest.fixture(scope="module")
 def undisturbed(job: Job, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run whose every check is off."""
+    """A run without checks."""
     folder = tmp_path_factory.mktemp("undisturbed")
     training = replace(job.config.training, verify_every=0, digest_every=0)
     train_job(in_folder(replace(job, config=replace(job.config, training=training)), folder), lambda line: None)
     return folder
 
 
-@pytest.mark.long  # the suite has a checked run on one device, in test_small_run.py
+@pytest.mark.long  # the suite has a checked run on one device in test_small_run.py
 def test_checked_run_has_the_bits_of_an_unchecked_one(job: Job, undisturbed: Path, tmp_path: Path) -> None:
     calls = []
-    checked = with_program(job, lambda *given: None, set())
+    checked = with_program(job, lambda *arguments: None, set())
     (rows,) = checked.stages
     program = rows.train_step.program
-    counted = replace(rows.train_step, program=lambda *given: (calls.append(1), program(*given))[1])
+    counted = replace(rows.train_step, program=lambda *arguments: (calls.append(1), program(*arguments))[1])
     checked = replace(checked, stages=(replace(rows, train_step=counted),))
     train_job(in_folder(checked, tmp_path), lambda line: None)
     assert len(calls) == STEPS + STEPS // VERIFY
@@ -143,61 +143,61 @@ def test_checked_run_has_the_bits_of_an_unchecked_one(job: Job, undisturbed: Pat
 @pytest.mark.long
 def test_wrong_gradient_after_the_sum_is_found(job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     wrong = wrong_step(job, monkeypatch, before_sum=False)
-    # Steps 1, 2, 3 once more and 3: either of the two computations of step 3 may be the wrong one.
+    # The calls are steps 1, 2, 3 and 3 again; either of the two computations of step 3 may be wrong.
     for call in (2, 3):
         folder = tmp_path / str(call)
-        message = ended(in_folder(with_program(job, wrong, {call}), folder))
-        assert message.startswith("step 3: computed twice") and named(message) == [ODD]
+        message = train_until_error(in_folder(with_program(job, wrong, {call}), folder))
+        assert message.startswith("step 3: computed twice") and devices_in(message) == [ODD]
         assert saved_steps(folder) == [2]
-    message = ended(in_folder(with_program(job, wrong, {0}), tmp_path / "replicas"))
-    assert message.startswith("after step 2 device 5 (") and named(message) == [ODD]
+    message = train_until_error(in_folder(with_program(job, wrong, {0}), tmp_path / "replicas"))
+    assert message.startswith("after step 2 device 5 (") and devices_in(message) == [ODD]
     assert saved_steps(tmp_path / "replicas") == []
 
 
-@pytest.mark.long  # the suite has a device that is wrong each time, and flipped bits
+@pytest.mark.long  # the suite tests flipped bits
 def test_wrong_gradient_before_the_sum_is_found(
     job: Job, undisturbed: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     wrong = wrong_step(job, monkeypatch, before_sum=True)
-    message = ended(in_folder(with_program(job, wrong, {3}), tmp_path))
+    message = train_until_error(in_folder(with_program(job, wrong, {3}), tmp_path))
     assert "on every device; one of the 8 devices was wrong before gradients were summed" in message
-    assert named(message) == []
-    # The command that is run again ends as if nothing had been.
+    assert devices_in(message) == []
+    # Running again ends like an undisturbed run.
     train_job(in_folder(job, tmp_path), lambda line: None)
     assert digests(tmp_path) == digests(undisturbed)
 
 
 @pytest.mark.long
 def test_repeatedly_wrong_device_is_named(job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Wrong before the sum, and again where its gradients are checked."""
+    """The device is wrong before the sum, and again when its gradients are checked."""
     wrong = wrong_step(job, monkeypatch, before_sum=True)
     right, after = Redundancy._shard_gradients, with_wrong_gradients(job).stages[0]
 
     def gradients_of(checks: Redundancy, rows: RunStage) -> Callable[..., Any]:
         programs, calls = (right(checks, rows), right(checks, after)), itertools.count()
-        return lambda *given: programs[next(calls) >= 2](*given)
+        return lambda *arguments: programs[next(calls) >= 2](*arguments)
 
     monkeypatch.setattr(Redundancy, "_shard_gradients", gradients_of)
-    message = ended(in_folder(with_program(job, wrong, {3}), tmp_path))
-    assert "on every device; device 5 (" in message and named(message) == [ODD]
+    message = train_until_error(in_folder(with_program(job, wrong, {3}), tmp_path))
+    assert "on every device; device 5 (" in message and devices_in(message) == [ODD]
 
 
 def with_wrong_gradients(job: Job) -> Job:
-    """The job, on a device that computes every gradient wrong, in the same way each time."""
+    """Return the job with a device that computes every gradient wrong in the same way."""
     (rows,) = job.stages
 
     class Flipped(step_module.StepGradient):
         def make(self, grad_accum_steps: int, shard_fn: Any = None, out_specs: Any = None) -> Any:
-            return super().make(grad_accum_steps, lambda g, sums: shard_fn(flipped_on_one(g), sums), out_specs)
+            return super().make(grad_accum_steps, lambda g, sums: shard_fn(flip_on_one(g), sums), out_specs)
 
     gradient = Flipped(**vars(rows.train_step.gradient))
     return replace(job, stages=(replace(rows, train_step=replace(rows.train_step, gradient=gradient)),))
 
 
-@pytest.mark.long  # the suite has flipped bits and an undisturbed run
+@pytest.mark.long  # the suite tests flipped bits and an undisturbed run
 def test_consistently_wrong_device_is_named(job: Job, tmp_path: Path) -> None:
-    message = ended(in_folder(with_wrong_gradients(job), tmp_path))
-    assert message.startswith("step 3: device 5 (") and named(message) == [ODD]
+    message = train_until_error(in_folder(with_wrong_gradients(job), tmp_path))
+    assert message.startswith("step 3: device 5 (") and devices_in(message) == [ODD]
     assert "a different gradient than another device from the same rows" in message
     assert saved_steps(tmp_path) == [2]
 
@@ -206,12 +206,12 @@ def test_consistently_wrong_device_is_named(job: Job, tmp_path: Path) -> None:
 def test_devices_that_split_rows_are_named_together(
     prepared: tuple[Config, TrainingData], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Two devices compute a shard of the gradient together: either may be the wrong one."""
+    """Two devices compute a shard of the gradient together, so either may be wrong."""
     monkeypatch.setattr("test_redundancy.ODD", 1)
     config, content = prepared
     job = assemble(replace(config, mesh=MeshConfig(4, 1, 1, length=2)), content)
-    message = ended(in_folder(with_wrong_gradients(job), tmp_path))
-    assert message.startswith("step 3: device") and named(message) == [2, 3]
+    message = train_until_error(in_folder(with_wrong_gradients(job), tmp_path))
+    assert message.startswith("step 3: device") and devices_in(message) == [2, 3]
     assert saved_steps(tmp_path) == [2]
 
 
@@ -228,20 +228,19 @@ def test_flipped_bit_in_any_array_is_found(mesh: MeshConfig, prepared: tuple[Con
         names = [*named_arrays(state)]
         for number in rng.choice(len(names), 12, replace=False).tolist():
             place = int(rng.integers(8))
-            wrong = planted(state, number, job.mesh.devices.flat[place], rng)
-            with pytest.raises(WrongBits) as found:
+            wrong = with_flipped_bit(state, number, job.mesh.devices.flat[place], rng)
+            with pytest.raises(WrongBits) as error:
                 checks.compare_replicas(4, wrong)
-            devices = named(str(found.value))
             copies = list(jax.tree.leaves(state)[number].addressable_shards)
             here = next(s for s in copies if s.device == job.mesh.devices.flat[place])
-            same = [s.device.id for s in copies if s.index == here.index]
-            # Of two replicas no majority tells which one is wrong.
-            assert devices == ([here.device.id] if len(same) > 2 else sorted(same))
-            assert f"differ in the bits of {names[number]};" in str(found.value)
+            replicas = [s.device.id for s in copies if s.index == here.index]
+            # Two replicas have no majority, so both are named.
+            assert devices_in(str(error.value)) == ([here.device.id] if len(replicas) > 2 else sorted(replicas))
+            assert f"differ in the bits of {names[number]};" in str(error.value)
 
 
-def planted(state: TrainState, number: int, device: jax.Device, rng: np.random.Generator) -> TrainState:
-    """The state with one bit of one array flipped in what one device holds of it."""
+def with_flipped_bit(state: TrainState, number: int, device: jax.Device, rng: np.random.Generator) -> TrainState:
+    """Return the state with a random bit of one array flipped on one device."""
     leaves, structure = jax.tree.flatten(state)
     parts = []
     for shard in leaves[number].addressable_shards:
@@ -266,7 +265,7 @@ def test_disabled_checks_change_no_program(job: Job) -> None:
         assert programs[0] == programs[1]
         checks = Redundancy(off, processes)
         assert checks.checked(rows) is rows
-        for number in range(12):  # without a run, whose state would be read
+        for number in range(12):  # would fail if it read the state, because there is no run
             checks.before_step(number)
             checks.before_save(number)
 

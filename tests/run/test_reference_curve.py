@@ -1,4 +1,4 @@
-"""Reference curves: made of seeded runs, compared with runs of the same kind only, and damaged files refused."""
+"""Reference curves are made from seeded runs and compared only with runs of the same kind; damage is refused."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from bertjax.run.telemetry import METRICS_FILE
 LOSS = "eval/mlm_loss"
 
 
-def metadata(config: Config, **changed: str) -> dict:
+def metadata(config: Config, **changes: str) -> dict:
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
-    prints = {"tokenizer_fingerprint": "ab", "data_fingerprint": "text", "teacher_digest": ""} | changed
-    return run_metadata(to_dict(config), mesh=mesh, **prints)
+    fingerprints = {"tokenizer_fingerprint": "ab", "data_fingerprint": "text", "teacher_digest": ""} | changes
+    return run_metadata(to_dict(config), mesh=mesh, **fingerprints)
 
 
-def changed(config: Config, key: str, value: Any) -> Config:
+def with_value(config: Config, key: str, value: Any) -> Config:
     part, _, name = key.rpartition(".")
     return replace(config, **({part: replace(getattr(config, part), **{name: value})} if part else {name: value}))
 
@@ -55,7 +55,7 @@ SHORTER = StageConfig(start=50, sequence_length=64)
         ("training.eval_every", 5, True),
         ("training.log_every", 5, True),
         ("mesh.data", 4, True),
-        ("data.sources", ("text:other/path.txt",), True),  # the fingerprint says what the text is
+        ("data.sources", ("text:other/path.txt",), True),  # the fingerprint identifies the text
         ("stages", (replace(SHORTER, grad_accum_steps=4),), True),
         ("stages", (replace(SHORTER, sequence_length=32),), False),
         ("training.steps", 200, False),
@@ -67,15 +67,15 @@ SHORTER = StageConfig(start=50, sequence_length=64)
         ("model.hidden_dropout_prob", 0.0, False),
     ],
 )
-def test_the_digest_is_of_what_a_curve_depends_on(key: str, value: Any, same: bool) -> None:
-    base = changed(BASE, key, (SHORTER,)) if key == "stages" else BASE
-    assert (run_digest(metadata(changed(BASE, key, value))) == run_digest(metadata(base))) is same
+def test_run_digest_covers_what_affects_the_curve(key: str, value: Any, same: bool) -> None:
+    base = with_value(BASE, key, (SHORTER,)) if key == "stages" else BASE
+    assert (run_digest(metadata(with_value(BASE, key, value))) == run_digest(metadata(base))) is same
 
 
-def test_the_digest_is_of_text_vocabulary_and_teacher_too() -> None:
+def test_run_digest_covers_text_vocabulary_and_teacher() -> None:
     for name in ("tokenizer_fingerprint", "data_fingerprint", "teacher_digest"):
         assert run_digest(metadata(BASE, **{name: "other"})) != run_digest(metadata(BASE))
-    assert run_digest(metadata(changed(BASE, "init_from", "hf:x"))) == "", "no curve of a run from any other weights"
+    assert run_digest(metadata(with_value(BASE, "init_from", "hf:x"))) == "", "a run with init_from has no reference"
 
 
 def write_run(directory: Path, seed: int, losses: dict[int, float], *, at: int = 100, **fields: Any) -> Path:
@@ -87,20 +87,20 @@ def write_run(directory: Path, seed: int, losses: dict[int, float], *, at: int =
     return directory
 
 
-def test_a_reference_is_the_mean_and_the_spread_of_runs(tmp_path: Path) -> None:
+def test_make_reference_computes_mean_and_spread(tmp_path: Path) -> None:
     runs = [
         write_run(tmp_path / "a", 0, {50: 5.0, 75: 9.0, 100: 4.0}),
         write_run(tmp_path / "b", 1, {50: 5.2, 100: 4.2}),
         write_run(tmp_path / "c", 2, {50: 5.4, 100: 4.1}),
     ]
-    made = make_reference("mine", "bertjax pretrain mine", runs)
-    curve = made.curves[LOSS]
-    assert curve.steps == (50, 100) and made.seeds == (0, 1, 2) and set(made.curves) == {LOSS}
+    reference = make_reference("mine", "bertjax pretrain mine", runs)
+    curve = reference.curves[LOSS]
+    assert curve.steps == (50, 100) and reference.seeds == (0, 1, 2) and set(reference.curves) == {LOSS}
     assert curve.mean == pytest.approx((5.2, 4.1)) and curve.spread == pytest.approx((0.2, 0.1))
-    write_reference(tmp_path / "mine.json", made)
-    assert read_reference(tmp_path / "mine.json") == made
-    assert reference_for(read_metadata(runs[1]), tmp_path) == made
-    assert reference_for(metadata(changed(BASE, "optimizer.eps", 1e-8)), tmp_path) is None
+    write_reference(tmp_path / "mine.json", reference)
+    assert read_reference(tmp_path / "mine.json") == reference
+    assert reference_for(read_metadata(runs[1]), tmp_path) == reference
+    assert reference_for(metadata(with_value(BASE, "optimizer.eps", 1e-8)), tmp_path) is None
     with pytest.raises(ValueError, match=r"seeds \[0\]: a spread needs 2 seeds or more"):
         make_reference("mine", "", runs[:1])
     with pytest.raises(ValueError, match=r"other: not the same kind of run as .*a; give runs of one recipe and text"):
@@ -109,14 +109,14 @@ def test_a_reference_is_the_mean_and_the_spread_of_runs(tmp_path: Path) -> None:
         make_reference("mine", "", [runs[0], write_run(tmp_path / "early", 3, {50: 1.0}, at=60)])
 
 
-def test_a_remark_is_made_between_the_measured_steps_only() -> None:
+def test_remark_only_between_measured_steps() -> None:
     shown = [("loss", "mlm_loss", "{:.3f}"), ("mlm", "mlm_accuracy", "{:.1%}")]
     curve = Curve((1_000, 2_000), (5.0, 4.0), (0.04, 0.06))
-    beside = Reference("r", "", "0" * 64, (0, 1), {}, "", {LOSS: curve, "eval/mlm_accuracy": curve}).remark(shown)
-    assert beside(1_500, {LOSS: 4.6}) == "  reference loss 4.50 ± 0.05 (on track)"
-    assert beside(1_500, {LOSS: 4.66}) == "  reference loss 4.50 ± 0.05 (off by +0.16)"
-    assert beside(2_000, {LOSS: 3.8}) == "  reference loss 4.00 ± 0.06 (off by -0.20)"
-    assert beside(999, {LOSS: 4.6}) == beside(2_001, {LOSS: 4.6}) == beside(1_500, {"eval/nsp_loss": 4.6}) == ""
+    remark = Reference("r", "", "0" * 64, (0, 1), {}, "", {LOSS: curve, "eval/mlm_accuracy": curve}).remark(shown)
+    assert remark(1_500, {LOSS: 4.6}) == "  reference loss 4.50 ± 0.05 (on track)"
+    assert remark(1_500, {LOSS: 4.66}) == "  reference loss 4.50 ± 0.05 (off by +0.16)"
+    assert remark(2_000, {LOSS: 3.8}) == "  reference loss 4.00 ± 0.06 (off by -0.20)"
+    assert remark(999, {LOSS: 4.6}) == remark(2_001, {LOSS: 4.6}) == remark(1_500, {"eval/nsp_loss": 4.6}) == ""
 
 
 @pytest.mark.parametrize(
@@ -128,22 +128,22 @@ def test_a_remark_is_made_between_the_measured_steps_only() -> None:
         ("curves", {LOSS: {"steps": [1, 2], "mean": [1.0], "spread": [0.0, 0.0]}}, "each with a mean and a spread"),
     ],
 )
-def test_a_damaged_reference_is_refused(part: str, value: Any, message: str, tmp_path: Path) -> None:
+def test_damaged_reference_is_refused(part: str, value: Any, message: str, tmp_path: Path) -> None:
     curve = Curve((1, 2), (2.0, 1.0), (0.1, 0.1))
-    sound = Reference("x", "bertjax pretrain x", "0" * 64, (0, 1), {}, "cpu", {LOSS: curve})
-    write_reference(tmp_path / "x.json", sound)
-    assert read_reference(tmp_path / "x.json") == sound
+    reference = Reference("x", "bertjax pretrain x", "0" * 64, (0, 1), {}, "cpu", {LOSS: curve})
+    write_reference(tmp_path / "x.json", reference)
+    assert read_reference(tmp_path / "x.json") == reference
     (tmp_path / "x.json").write_text(json.dumps(json.loads((tmp_path / "x.json").read_text()) | {part: value}))
     with pytest.raises(ValueError, match=message):
         read_reference(tmp_path / "x.json")
 
 
-def test_the_references_of_the_package_are_sound() -> None:
-    found = references_in(FOLDER)
-    if not found:
+def test_package_references_are_valid() -> None:
+    references = references_in(FOLDER)
+    if not references:
         pytest.skip("the package has no reference yet")
-    assert len({one.digest for one in found}) == len(found)
-    for one in found:
+    assert len({one.digest for one in references}) == len(references)
+    for one in references:
         assert one.curves[LOSS].steps[-1] > 0 and one.command.startswith("bertjax pretrain ")
 
 
@@ -156,7 +156,7 @@ def test_the_references_of_the_package_are_sound() -> None:
         (["--seeds", "0", "1", "--training.budget", "5m"], "training.budget='5m': runs of a reference have one length"),
     ],
 )
-def test_the_verb_refuses_what_makes_no_reference(
+def test_compare_refuses_settings_without_a_reference(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["compare", "quickstart", *words]) == 1

@@ -1,4 +1,4 @@
-"""A run that is killed and started again ends with the bits of one that never was."""
+"""A run that is killed and restarted ends with the bits of an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from bertjax.run.telemetry import read_metrics
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
-    """Recipe, source, and the directory of a run that was never interrupted."""
+    """Recipe, source, and the directory of an uninterrupted run."""
     folder = tmp_path_factory.mktemp("resume")
     recipe, source = write_recipe(folder), write_corpus(folder / "corpus.txt", 300)
     finish(command(recipe, source, folder / "whole"), folder / "whole.log")
@@ -32,12 +32,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
 
 
 def kill_until_done(arguments: list[str], log: Path, moments: list[tuple[str, float]]) -> int:
-    """Kill a run so many seconds after it said so, then let it end; how often it was really killed."""
-    killed = 0
-    for said, seconds in moments:
-        killed += stop_after(arguments, log, seconds, signal.SIGKILL, said) is not None
+    """Kill a run some seconds after it prints a text, for each moment, then finish it; returns the number of kills."""
+    kills = 0
+    for text, seconds in moments:
+        kills += stop_after(arguments, log, seconds, signal.SIGKILL, text) is not None
     finish(arguments, log)
-    return killed
+    return kills
 
 
 def logged(run_dir: Path) -> list[tuple[int, float]]:
@@ -46,8 +46,8 @@ def logged(run_dir: Path) -> list[tuple[int, float]]:
     return [(record["step"], record["train/tokens_seen"]) for record in records if "train/tokens_seen" in record]
 
 
-# Options of runs with two networks; {run} is the directory of one that has ended.
-OF_NETWORKS = {
+# Options of runs with one or two networks; {run} is the directory of a finished run.
+NETWORK_OPTIONS = {
     "one": "",
     "generator": "--model.family electra --model.pooler gelu --model.generator-width 0.5 --training.objectives mlm rtd "
     "--data.packing pairs --data.keep-share 0.15 --data.random-share 0",
@@ -56,45 +56,49 @@ OF_NETWORKS = {
 }
 
 
-@pytest.mark.long  # the suite's kills are those of tests/chaos and test_family_training.py
-@pytest.mark.parametrize("networks", OF_NETWORKS)
-def test_killed_at_random_moments(networks: str, whole: tuple[Path, Path, Path], tmp_path: Path) -> None:
+@pytest.mark.long  # the suite kills runs in tests/chaos and test_family_training.py
+@pytest.mark.parametrize("networks", NETWORK_OPTIONS)
+def test_run_killed_at_random_moments_ends_the_same(
+    networks: str, whole: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
     recipe, source, reference = whole
     run_dir, log = tmp_path / "killed", tmp_path / "killed.log"
-    more = OF_NETWORKS[networks].format(run=reference).split()
-    if more:
+    options = NETWORK_OPTIONS[networks].format(run=reference).split()
+    if options:
         reference = tmp_path / "whole"
-        finish(command(recipe, source, reference, *more), tmp_path / "whole.log")
+        finish(command(recipe, source, reference, *options), tmp_path / "whole.log")
     rng = random.Random(0)
-    # By step 40 there is a checkpoint; wherever that leads to, a line of progress comes before the end.
-    moments = [(said, rng.uniform(0.0, 0.2)) for said in ("pretraining  40 /", "pretraining  ")]
-    killed = kill_until_done(command(recipe, source, run_dir, *more), log, moments)
-    assert killed == 2, "the run ended before it could be killed: let it train longer"
+    # After step 40, when there is a checkpoint, and after the next progress line.
+    moments = [(text, rng.uniform(0.0, 0.2)) for text in ("pretraining  40 /", "pretraining  ")]
+    kills = kill_until_done(command(recipe, source, run_dir, *options), log, moments)
+    assert kills == 2, "the run ended before it could be killed; let it train longer"
     resumed = [int(step) for step in re.findall(r"^resuming .* at step (\d+)", log.read_text(), re.M)]
     assert len(resumed) == 2 and 0 < resumed[0] <= resumed[1] < 120, resumed
     assert digests(run_dir) == digests(reference)
     assert figures(run_dir) == figures(reference)
     curve = logged(run_dir)
-    assert [step for step, _ in curve] == sorted({step for step, _ in curve}), "a killed process's lines were kept"
+    assert [step for step, _ in curve] == sorted({step for step, _ in curve}), "lines of a killed process remain"
     assert curve[-1] == logged(reference)[-1], "tokens were lost or counted twice"
 
 
-# An event of the loop, and the step from which on its first one is the end.
-CHOSEN = {
-    "behind a checkpoint, in the middle of a window of the log": ("after_step", 75),
-    "behind the last checkpoint, before the report": ("on_finish", 120),
+# Where to kill the run: at the first call of a hook method at this step or later.
+MOMENTS = {
+    "after a checkpoint, within a window of the log": ("after_step", 75),
+    "after the last checkpoint, before the report": ("on_finish", 120),
 }
 
 
-@pytest.mark.parametrize("chosen", [[*CHOSEN][:1], pytest.param([*CHOSEN], marks=pytest.mark.long)], ids=["one", "all"])
+@pytest.mark.parametrize(
+    "moments", [[*MOMENTS][:1], pytest.param([*MOMENTS], marks=pytest.mark.long)], ids=["one", "all"]
+)
 def test_log_of_a_killed_run_equals_an_undisturbed_one(
-    chosen: list[str], whole: tuple[Path, Path, Path], tmp_path: Path
+    moments: list[str], whole: tuple[Path, Path, Path], tmp_path: Path
 ) -> None:
     recipe, source, reference = whole
     run_dir, log = tmp_path / "chosen", tmp_path / "chosen.log"
     keys = {"data.sources": [f"lines:{source}"], "data.root": str(recipe.parent / "data"), "run_dir": str(run_dir)}
     words = [sys.executable, str(Path(__file__).with_name("killed_run.py")), str(recipe), json.dumps(keys)]
-    for event, step in (CHOSEN[name] for name in chosen):
+    for event, step in (MOMENTS[name] for name in moments):
         assert start([*words, event, str(step)], log).wait(120) == -signal.SIGKILL, log.read_text()[-3000:]
     finish([*words, "never", "0"], log)
     assert figures(run_dir) == figures(reference)
@@ -102,19 +106,19 @@ def test_log_of_a_killed_run_equals_an_undisturbed_one(
 
 
 def figures(run_dir: Path) -> list[dict[str, float]]:
-    """The lines of the log, without the clock and what depends on it."""
-    kept = ("step", "train/", "eval/", "baseline/")
+    """The records of the log, without figures that depend on the clock."""
+    prefixes = ("step", "train/", "eval/", "baseline/")
     records = read_metrics(run_dir / "metrics.jsonl")
-    return [{name: value for name, value in record.items() if name.startswith(kept)} for record in records]
+    return [{name: value for name, value in record.items() if name.startswith(prefixes)} for record in records]
 
 
-@pytest.mark.long  # the suite stops two processes, in test_hosts.py, and one in tests/pipeline/test_python_api.py
+@pytest.mark.long  # the suite stops two processes in test_hosts.py, and one in tests/pipeline/test_python_api.py
 def test_sigterm_saves_a_checkpoint(whole: tuple[Path, Path, Path], tmp_path: Path) -> None:
     recipe, source, reference = whole
     run_dir, log = tmp_path / "terminated", tmp_path / "terminated.log"
-    # So long between checkpoints that whatever is there was saved because of the signal.
+    # With this period, the only checkpoint is the one saved at the signal.
     arguments = command(recipe, source, run_dir, "--training.checkpoint-every", "1000")
-    assert stop_after(arguments, log, 0.0, signal.SIGTERM, said="pretraining  20 /") == 75
+    assert stop_after(arguments, log, 0.0, signal.SIGTERM, text="pretraining  20 /") == 75
     assert len(checkpoints(run_dir)) == 1
     assert "stopped after step" in log.read_text()
     assert "run the same command again" in log.read_text()
@@ -122,26 +126,26 @@ def test_sigterm_saves_a_checkpoint(whole: tuple[Path, Path, Path], tmp_path: Pa
     assert digests(run_dir) == digests(reference)
 
 
-def test_nothing_is_compiled_between_a_signal_and_the_end(whole: tuple[Path, Path, Path], tmp_path: Path) -> None:
-    """Compiling could take longer than a machine that is taken away leaves for saving."""
+def test_nothing_is_compiled_after_a_signal(whole: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    """Compiling might take longer than a preempted machine leaves for saving."""
     recipe, source, _ = whole
     run_dir, log = tmp_path / "late", tmp_path / "late.log"
     keys = {"data.sources": [f"lines:{source}"], "data.root": str(recipe.parent / "data"), "run_dir": str(run_dir)}
     keys |= {"training.checkpoint_every": 1000}
     script = str(Path(__file__).with_name("compiled_late.py"))
     start([sys.executable, script, str(recipe), json.dumps(keys), "5"], log).wait(120)
-    said = log.read_text()
-    assert len(checkpoints(run_dir)) == 1 and "stopped after step" in said, said[-3000:]
-    assert LATE not in said, said[-3000:]
+    output = log.read_text()
+    assert len(checkpoints(run_dir)) == 1 and "stopped after step" in output, output[-3000:]
+    assert LATE not in output, output[-3000:]
 
 
 @pytest.mark.long
-def test_an_evaluation_cut_short_is_made_up(whole: tuple[Path, Path, Path], tmp_path: Path) -> None:
+def test_resume_makes_up_for_an_interrupted_evaluation(whole: tuple[Path, Path, Path], tmp_path: Path) -> None:
     recipe, source, reference = whole
     run_dir, log = tmp_path / "cut", tmp_path / "cut.log"
     arguments = command(recipe, source, run_dir, "--training.eval-every", "30", "--training.log-every", "30")
-    long = [*arguments, "--training.eval-rows", "8000"]  # so that the signal comes before the last of them
-    assert stop_after(long, log, 0.0, signal.SIGTERM, said="pretraining  30 /") == 75
+    long = [*arguments, "--training.eval-rows", "8000"]  # so that the signal comes before the end of the evaluation
+    assert stop_after(long, log, 0.0, signal.SIGTERM, text="pretraining  30 /") == 75
     assert checkpoints(run_dir) == ["10", "20", "30"]
     assert evaluated(run_dir) == []
     finish(arguments, log)
@@ -150,15 +154,15 @@ def test_an_evaluation_cut_short_is_made_up(whole: tuple[Path, Path, Path], tmp_
 
 
 def evaluated(run_dir: Path) -> list[int]:
-    """The steps that have an evaluation in the log."""
+    """The steps with an evaluation in the log."""
     return [record["step"] for record in read_metrics(run_dir / "metrics.jsonl") if "eval/mlm_loss" in record]
 
 
-def test_two_trainers_do_not_share_a_directory(
+def test_second_trainer_in_a_directory_is_refused(
     whole: tuple[Path, Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe, source, _ = whole
-    with own_directory(tmp_path / "run"):  # as the first trainer does
+    with own_directory(tmp_path / "run"):  # like the first trainer
         assert main(command(recipe, source, tmp_path / "run")[3:]) == 1
     assert "another process is training there" in capsys.readouterr().err
 
@@ -169,7 +173,7 @@ def test_run_learns_and_writes_all_files(whole: tuple[Path, Path, Path]) -> None
     assert config["model"]["vocab_size"] == len((run_dir / "vocab.txt").read_text().splitlines())
     records = read_metrics(run_dir / "metrics.jsonl")
     first, last = ([record[key] for record in records if key in record] for key in ("train/mlm_loss", "eval/mlm_loss"))
-    assert last[-1] < last[0] < first[0], "the loss does not fall"
+    assert last[-1] < last[0] < first[0], "the loss did not fall"
     assert f"{last[-1]:.3f}" in (run_dir / "report.html").read_text()
     assert checkpoints(run_dir) == ["100", "110", "120"]
     exported, trained = (open_source(source)[0] for source in (f"hf:{run_dir / 'huggingface'}", str(run_dir)))

@@ -1,4 +1,4 @@
-"""A run and its data: the run's own token store is used, and text that has changed since is refused by name."""
+"""A run reads its own token store, and refuses text that has changed since it began."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from bertjax.training.stages import open_data
 
 
 @pytest.fixture
-def begun(tmp_path: Path) -> Config:
-    """The config of a run that has begun: its token store and a checkpoint are there."""
+def config(tmp_path: Path) -> Config:
+    """The config of a run with a token store and a checkpoint."""
     write_corpus(tmp_path / "text.txt", 60)
     data = DataConfig(
         sources=(f"lines:{tmp_path}/text.txt",),
@@ -36,14 +36,14 @@ def begun(tmp_path: Path) -> Config:
     )
     config = Config(run_dir=str(tmp_path / "run"), data=data)
     content = open_data(config, no_progress)
-    about = run_metadata(
+    metadata = run_metadata(
         to_dict(config),
         tokenizer_fingerprint=content.tokenizer.fingerprint,
         data_fingerprint=content.fingerprint,
         mesh=make_mesh(config.mesh, jax.devices()[:1]),
     )
     with Checkpoints(tmp_path / "run" / DIRECTORY, keep_last=1) as saved:
-        saved.save(1, {"params": {"kernel": jnp.ones(3)}}, about)
+        saved.save(1, {"params": {"kernel": jnp.ones(3)}}, metadata)
     return config
 
 
@@ -57,44 +57,46 @@ def change_text(config: Config) -> Path:
     return text
 
 
-def test_run_keeps_its_store_after_the_text_changed(begun: Config) -> None:
-    before, made = open_run_data(begun.run_dir, begun, no_progress), stores(begun)
-    change_text(begun).unlink()
-    found = open_run_data(begun.run_dir, begun, no_progress)
-    assert found.fingerprint == before.fingerprint == own_data_fingerprint(begun)
-    assert found.size("train") == before.size("train") and stores(begun) == made
+def test_run_keeps_its_store_after_the_text_changed(config: Config) -> None:
+    before, stores_before = open_run_data(config.run_dir, config, no_progress), stores(config)
+    change_text(config).unlink()
+    after = open_run_data(config.run_dir, config, no_progress)
+    assert after.fingerprint == before.fingerprint == own_data_fingerprint(config)
+    assert after.size("train") == before.size("train") and stores(config) == stores_before
 
 
-def test_data_of_a_run_without_its_store_are_refused(begun: Config) -> None:
-    change_text(begun)
-    shutil.rmtree(begun.data.root)
+def test_changed_data_without_the_runs_store_are_refused(config: Config) -> None:
+    change_text(config)
+    shutil.rmtree(config.data.root)
     with pytest.raises(ValueError, match=r"the vocabulary has changed since this run began, and the run's token store"):
-        open_run_data(begun.run_dir, begun, no_progress)
+        open_run_data(config.run_dir, config, no_progress)
 
 
-def test_data_to_resume_refuses_changed_text_before_preparing_it(begun: Config) -> None:
-    made = sorted(path.name for path in Path(begun.data.root).iterdir())
-    text = change_text(begun)
+def test_data_to_resume_refuses_changed_text_before_preparing_it(config: Config) -> None:
+    before = sorted(path.name for path in Path(config.data.root).iterdir())
+    text = change_text(config)
     with pytest.raises(ValueError, match=r"text has changed since this run began \(\S+: 1 changed \(text.txt\)\)"):
-        data_to_resume(begun, no_progress)
-    assert sorted(path.name for path in Path(begun.data.root).iterdir()) == made
-    other = replace(begun, run_dir=f"{begun.run_dir}-2")
-    assert data_to_resume(other, no_progress).fingerprint != own_data_fingerprint(begun), "a new run has the new text"
+        data_to_resume(config, no_progress)
+    assert sorted(path.name for path in Path(config.data.root).iterdir()) == before
+    other = replace(config, run_dir=f"{config.run_dir}-2")
+    assert data_to_resume(other, no_progress).fingerprint != own_data_fingerprint(config), (
+        "a new run reads the new text"
+    )
     text.unlink()
 
 
-def test_data_to_resume_opens_the_runs_store(begun: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without dividing the text or looking for a vocabulary."""
+def test_data_to_resume_opens_the_runs_store(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It neither divides the text nor looks for a vocabulary."""
     monkeypatch.setattr("bertjax.text.prepare.divide", None)
-    assert data_to_resume(begun, no_progress).fingerprint == own_data_fingerprint(begun)
+    assert data_to_resume(config, no_progress).fingerprint == own_data_fingerprint(config)
 
 
-def test_bench_measures_rows_of_the_runs_own_store(begun: Config) -> None:
-    change_text(begun)
-    assert stores(begun)[0] in open_rows(begun, made_up=False)[2] and len(stores(begun)) == 1
+def test_bench_measures_rows_of_the_runs_own_store(config: Config) -> None:
+    change_text(config)
+    assert stores(config)[0] in open_rows(config, made_up=False)[2] and len(stores(config)) == 1
 
 
-def test_own_data_need_the_same_settings(begun: Config) -> None:
-    assert own_data_fingerprint(replace(begun, data=replace(begun.data, threads=7, root="elsewhere")))
-    assert not own_data_fingerprint(replace(begun, data=replace(begun.data, lowercase=False)))
-    assert not own_data_fingerprint(replace(begun, run_dir="nowhere"))
+def test_own_data_fingerprint_requires_the_same_settings(config: Config) -> None:
+    assert own_data_fingerprint(replace(config, data=replace(config.data, threads=7, root="elsewhere")))
+    assert not own_data_fingerprint(replace(config, data=replace(config.data, lowercase=False)))
+    assert not own_data_fingerprint(replace(config, run_dir="nowhere"))

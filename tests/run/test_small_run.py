@@ -1,4 +1,4 @@
-"""What a small run calls, logs and leaves: hooks, callbacks, wandb and means of its checkpoints."""
+"""A small run: the order of hooks, callbacks, wandb, and averages of its checkpoints."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from bertjax.run.telemetry import curves, read_metrics
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
-KEPT = {"training.checkpoint_every": 2, "training.keep_last": 3, "optimizer.average_decay": 0.25}
+CHECKPOINT_KEYS = {"training.checkpoint_every": 2, "training.keep_last": 3, "optimizer.average_decay": 0.25}
 
 
 @pytest.fixture(scope="module")
@@ -48,16 +48,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pretrain(
     folder: Path, run: str, *callbacks: bertjax.Callback, log: tuple[str, ...] = (), **keys: Any
 ) -> PretrainResult:
-    config = tiny_config(folder, run, SIX_STEPS | KEPT | keys)
+    config = tiny_config(folder, run, SIX_STEPS | CHECKPOINT_KEYS | keys)
     return bertjax.pretrain(replace(config, log=log), callbacks=callbacks)
 
 
 class Recorder(bertjax.Callback):
-    """Writes down the order of its calls, and measures the gradient."""
+    """Records the order of its calls, and measures the gradient."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
-        self.bytes_left = 0  # on the devices, once the run has ended
+        self.bytes_left = 0  # on the devices after the run
 
     def before_step(self, step: int) -> None:
         if step == 5:
@@ -73,7 +73,7 @@ class Recorder(bertjax.Callback):
         if step == 6:
             self.calls.append("log 6")
             written = Path(self.run.config.directory, "metrics.jsonl").read_text().splitlines()
-            assert json.loads(written[-1])["step"] == 6, "a callback that fails must not lose the line"
+            assert json.loads(written[-1])["step"] == 6, "a failing callback must not lose the line"
 
     def evaluation_figures(self, seconds: float) -> dict[str, float]:
         return {"mine/seconds": seconds}
@@ -109,15 +109,15 @@ class Stopper(bertjax.Callback):
 
 
 class EarlyStopper(bertjax.Callback):
-    """Ends training before the step that follows step 3."""
+    """Ends training after step 3, before the next step begins."""
 
     def before_step(self, step: int) -> None:
         if step == 3:
             self.run.stop()
 
 
-class Told(bertjax.Callback):
-    """Writes down what it is told."""
+class EventLog(bertjax.Callback):
+    """Records all events with their arguments."""
 
     def __init__(self) -> None:
         self.events: list[tuple] = []
@@ -135,7 +135,7 @@ class Told(bertjax.Callback):
         self.events.append(("evaluation", step, dict(figures)))
 
     def on_save(self, step: int, directory: str) -> None:
-        assert (Path(directory) / "metadata" / "metadata").is_file(), "it is whole when it is told of"
+        assert (Path(directory) / "metadata" / "metadata").is_file(), "on_save comes after the checkpoint is complete"
         self.events.append(("checkpoint", step, directory))
 
     def on_finish(self, outcome: Any) -> None:
@@ -146,7 +146,7 @@ class Told(bertjax.Callback):
 
 
 def allocated() -> int:
-    """Bytes of all arrays of this process."""
+    """Bytes of all arrays in this process."""
     return sum(array.nbytes for array in jax.live_arrays())
 
 
@@ -166,31 +166,31 @@ def test_log_comes_before_evaluation_before_save(recorded: Recorder) -> None:
 
 
 @pytest.fixture(scope="module")
-def stopped(folder: Path) -> tuple[Path, list[Told]]:
-    """A run with checks that stopped after step 3, before steps that it was to trace, and went on; what it told."""
-    told, log = [Told(), Told()], ("tensorboard", *(("wandb",) if find_spec("wandb") else ()))
+def stopped(folder: Path) -> tuple[Path, list[EventLog]]:
+    """A run with checks that stopped after step 3, before the steps to trace, and was resumed; with its events."""
+    events, log = [EventLog(), EventLog()], ("tensorboard", *(("wandb",) if find_spec("wandb") else ()))
     checks = {"training.verify_every": 2, "training.digest_every": 2}
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("WANDB_MODE", "offline")
         environment.setenv("WANDB_PROJECT", "novels")
-        result = pretrain(folder, "stopped", EarlyStopper(), told[0], log=log, profile="3:5", **checks)
+        result = pretrain(folder, "stopped", EarlyStopper(), events[0], log=log, profile="3:5", **checks)
         assert result.step == 3 and "eval/mlm_loss" in result.figures and result.report.is_file()
         assert saved_steps(folder / "stopped") == [2, 3]
-        assert not list((folder / "stopped").glob("profile/**/steps*")), "a stop before a traced step traces nothing"
-        assert pretrain(folder, "stopped", told[1], log=log, **checks).step == 6, "the same call goes on"
-    return folder / "stopped", told
+        assert not list((folder / "stopped").glob("profile/**/steps*")), "nothing is traced before the stop"
+        assert pretrain(folder, "stopped", events[1], log=log, **checks).step == 6, "the same call resumes"
+    return folder / "stopped", events
 
 
 def test_gradient_metrics_are_logged_and_change_nothing(folder: Path, recorded: Recorder, stopped: tuple) -> None:
-    """Nor do a stop, loggers and checks."""
+    """A stop, loggers and checks do not change the bits either."""
     assert digests(folder / "recorded") == digests(stopped[0])
-    found = curves(read_metrics(folder / "recorded" / "metrics.jsonl"))
-    assert found["gradient/whole"] == found["train/grad_norm"]
-    assert all(
-        0 < layer < whole for layer, whole in zip(found["gradient/layer_1"][1], found["gradient/whole"][1], strict=True)
-    )
-    assert found["mine/loss"][0] == [6] and found["mine/loss"][1][0] == pytest.approx(found[LOSS][1][-1], abs=0.1)
-    assert found["mine/seconds"][0] == [6]
+    figures = curves(read_metrics(folder / "recorded" / "metrics.jsonl"))
+    assert figures["gradient/whole"] == figures["train/grad_norm"]
+    norms = zip(figures["gradient/layer_1"][1], figures["gradient/whole"][1], strict=True)
+    assert all(0 < layer < whole for layer, whole in norms)
+    assert figures["mine/loss"][0] == [6]
+    assert figures["mine/loss"][1][0] == pytest.approx(figures[LOSS][1][-1], abs=0.1)
+    assert figures["mine/seconds"][0] == [6]
 
 
 TINY = {"vocab_size": 128, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16}
@@ -201,7 +201,7 @@ TINY |= {"max_position_embeddings": 16, "num_hidden_layers": 3}
     ("family", "fields", "count"),
     [
         pytest.param("bert", {}, 3, marks=pytest.mark.long),
-        ("modernbert", {}, 3),  # with its first layer apart
+        ("modernbert", {}, 3),  # has a separate first layer
         ("albert", {"embedding_size": 4, "layer_groups": 2}, 2),  # a norm per group
     ],
 )
@@ -219,21 +219,21 @@ def test_layer_norms_follow_the_order_of_layers(family: str, fields: dict[str, i
     assert len(set(expected)) == count
 
 
-def test_callbacks_are_called_in_order_with_floats(stopped: tuple[Path, list[Told]]) -> None:
+def test_callbacks_are_called_in_order_with_floats(stopped: tuple[Path, list[EventLog]]) -> None:
     run, (first, second) = stopped
     assert first.of("start") == [(0, 6, "tiny")] and second.of("start") == [(3, 6, "tiny")]
     assert [step for (step,) in first.of("step") + second.of("step")] == list(range(1, 7))
-    for told in (first, second):
-        assert told.events[0][0] == "start" and told.events[-1][0] == "end"
-        (end,) = told.of("end")
-        ((step, evaluated),) = told.of("evaluation")
+    for log in (first, second):
+        assert log.events[0][0] == "start" and log.events[-1][0] == "end"
+        (end,) = log.of("end")
+        ((step, evaluated),) = log.of("evaluation")
         assert end[0] == step and end[1].items() <= evaluated.items() and end[1]
-        assert (step, str(run / "checkpoints" / str(step))) == told.of("checkpoint")[-1]
+        assert (step, str(run / "checkpoints" / str(step))) == log.of("checkpoint")[-1]
     figures = {
         (step, name): value
-        for told in (first, second)
-        for step, found in told.of("log") + told.of("evaluation")
-        for name, value in found.items()
+        for log in (first, second)
+        for step, logged in log.of("log") + log.of("evaluation")
+        for name, value in logged.items()
     }
     assert {type(value) for value in figures.values()} == {float}
     for (step, name), value in figures.items():
@@ -246,7 +246,7 @@ def logged_steps(run: Path, metric: str) -> dict[int, float]:
 
 
 def wandb_records(path: Path) -> Iterator[Any]:
-    """The records of an offline run: wandb's own messages, in LevelDB's framing behind seven bytes of its own."""
+    """The records of an offline run: wandb messages in LevelDB framing after a header of seven bytes."""
     from wandb.proto import wandb_internal_pb2
 
     data, at, whole, block = path.read_bytes(), 7, b"", 32_768
@@ -259,13 +259,13 @@ def wandb_records(path: Path) -> Iterator[Any]:
         _, length, part = struct.unpack("<IHB", data[at : at + 7])
         whole += data[at + 7 : at + 7 + length]
         at += 7 + length
-        if part in (1, 4):  # whole, or the last part
+        if part in (1, 4):  # a complete record, or its last part
             yield wandb_internal_pb2.Record.FromString(whole)
             whole = b""
 
 
-def test_wandb_gets_name_config_and_every_figure(stopped: tuple[Path, list[Told]]) -> None:
-    """From both processes of a run, as one run."""
+def test_wandb_gets_name_config_and_every_figure(stopped: tuple[Path, list[EventLog]]) -> None:
+    """Both processes of the run log to one wandb run."""
     pytest.importorskip("wandb", reason="needs wandb: pip install 'bertjax[wandb]'")
     run, _ = stopped
     identity = logged_id(run, "wandb")
@@ -274,9 +274,9 @@ def test_wandb_gets_name_config_and_every_figure(stopped: tuple[Path, list[Told]
     history: dict[str, dict[int, float]] = {}
     for path in files:
         records = list(wandb_records(path))
-        (about,) = [record.run for record in records if record.WhichOneof("record_type") == "run"]
-        config = {item.key: json.loads(item.value_json) for item in about.config.update}
-        assert (about.run_id, about.display_name, about.project) == (identity, "tiny", "novels")
+        (header,) = [record.run for record in records if record.WhichOneof("record_type") == "run"]
+        config = {item.key: json.loads(item.value_json) for item in header.config.update}
+        assert (header.run_id, header.display_name, header.project) == (identity, "tiny", "novels")
         assert config["model.hidden_size"] == 32 and config["data.masking"] == "tokens"
         for record in records:
             if record.WhichOneof("record_type") == "history":
@@ -289,7 +289,7 @@ def test_wandb_gets_name_config_and_every_figure(stopped: tuple[Path, list[Told]
 
 @pytest.mark.long
 def test_stop_in_an_earlier_stage_reports_its_figures(folder: Path) -> None:
-    """The last stage has another objective, whose figures the run does not have."""
+    """The run has no figures of the last stage, which has another objective."""
     stages = {"training.objectives": ["clm"], "stages": [{"start": 5, "objectives": ["mlm"]}]}
     result = pretrain(folder, "first_stage", Stopper(), **stages, **{"data.rows": "full_sentences"})
     assert result.step == 3 and "baseline/next_unigram_loss" in result.baselines
@@ -308,7 +308,7 @@ def test_run_beyond_its_new_end_is_evaluated(folder: Path, recorded: Recorder) -
     assert result.step == 6 and result.figures
 
 
-# Means of its checkpoints
+# Averages of checkpoints
 
 
 @pytest.fixture
@@ -318,20 +318,20 @@ def kept_run(folder: Path, recorded: Recorder) -> Path:
 
 
 @pytest.mark.parametrize("last", [2, 3])  # a half is exact, a third is not
-def test_the_mean_is_that_of_the_arrays_in_float64(kept_run: Path, tmp_path: Path, last: int) -> None:
-    made = average(kept_run, last, tmp_path / "mean")
-    assert made.steps == (2, 4, 6)[-last:]
-    found = load_run(made.directory)
-    sources = [load_run(kept_run / "checkpoints" / str(step)).params for step in made.steps]
-    whole = [jax.tree.map(lambda x: np.asarray(x, np.float64), params) for params in sources]
-    wanted = jax.tree.map(lambda *each: (sum(each) / last).astype(np.float32), *whole)
-    jax.tree.map(np.testing.assert_array_equal, jax.device_get(found.params), wanted)
-    assert found.step == 6 and found.config.model == load_run(kept_run).config.model
-    told = read_metadata(made.directory)["averaged"]
-    assert [of["step"] for of in told] == [*made.steps] and len({of["digest"] for of in told}) == last
+def test_average_is_the_float64_mean_of_the_arrays(kept_run: Path, tmp_path: Path, last: int) -> None:
+    result = average(kept_run, last, tmp_path / "mean")
+    assert result.steps == (2, 4, 6)[-last:]
+    model = load_run(result.directory)
+    params = [load_run(kept_run / "checkpoints" / str(step)).params for step in result.steps]
+    in_float64 = [jax.tree.map(lambda x: np.asarray(x, np.float64), one) for one in params]
+    expected = jax.tree.map(lambda *each: (sum(each) / last).astype(np.float32), *in_float64)
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(model.params), expected)
+    assert model.step == 6 and model.config.model == load_run(kept_run).config.model
+    sources = read_metadata(result.directory)["averaged"]
+    assert [one["step"] for one in sources] == [*result.steps] and len({one["digest"] for one in sources}) == last
 
 
-def test_other_verbs_read_it(kept_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_verbs_read_an_averaged_run(kept_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mean = tmp_path / "mean"
     assert main(["run", "average", str(kept_run), "--last", "3", "--output", str(mean)]) == 0
     assert "the mean of 3 checkpoints, 2, 4, 6" in capsys.readouterr().out
@@ -339,29 +339,28 @@ def test_other_verbs_read_it(kept_run: Path, tmp_path: Path, capsys: pytest.Capt
     assert "step 6 of" in capsys.readouterr().out
 
 
-def test_the_moving_average_is_that_of_the_updates(kept_run: Path, tmp_path: Path) -> None:
-    """Of checkpoints two updates apart, with a decay of a quarter: nearer to the newest than to the ones before."""
-    made = write_moving_average(kept_run, tmp_path / "moving")
-    found, *sources = (
-        load_run(path).params for path in (made.directory, *sorted((kept_run / "checkpoints").iterdir()))
-    )
-    found, *sources = (np.concatenate([x.ravel() for x in jax.tree.leaves(p)]) for p in (found, *sources))
-    off = [float(np.linalg.norm(found - source)) for source in sources]
-    assert len(off) == 3 and 0 < off[2] < 0.5 * off[1] < off[0]
-    told = read_metadata(made.directory)["averaged"]
-    assert [(of["step"], of["decay"], of["updates"]) for of in told] == [(6, 0.25, 6)]
+def test_moving_average_is_closest_to_the_newest_checkpoint(kept_run: Path, tmp_path: Path) -> None:
+    """The checkpoints are two updates apart and the decay is a quarter."""
+    result = write_moving_average(kept_run, tmp_path / "moving")
+    paths = [result.directory, *sorted((kept_run / "checkpoints").iterdir())]
+    params = [load_run(path).params for path in paths]
+    mean, *checkpoints = (np.concatenate([x.ravel() for x in jax.tree.leaves(one)]) for one in params)
+    distances = [float(np.linalg.norm(mean - checkpoint)) for checkpoint in checkpoints]
+    assert len(distances) == 3 and 0 < distances[2] < 0.5 * distances[1] < distances[0]
+    sources = read_metadata(result.directory)["averaged"]
+    assert [(one["step"], one["decay"], one["updates"]) for one in sources] == [(6, 0.25, 6)]
 
 
-def test_moving_average_is_of_the_newest_checkpoint(kept_run: Path, tmp_path: Path) -> None:
-    """Also where training stopped early, and other verbs read the best one."""
+def test_moving_average_uses_the_newest_not_the_best(kept_run: Path, tmp_path: Path) -> None:
+    """Even if training stopped early, and other verbs read the best checkpoint."""
     shutil.copytree(kept_run, tmp_path / "run")
     shutil.move(tmp_path / "run" / "checkpoints" / "2", tmp_path / "run" / "best" / "2")
     assert load_run(tmp_path / "run").step == 2
     assert write_moving_average(tmp_path / "run").steps == (6,)
 
 
-def test_what_cannot_be_averaged_is_refused(kept_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for words, said in (
+def test_average_refuses_unusable_arguments(kept_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, message in (
         (
             ["--last", "5"],
             "keeps 3 checkpoint(s) (2, 4, 6); give a smaller --last, or train with --training.keep-last 5",
@@ -370,4 +369,4 @@ def test_what_cannot_be_averaged_is_refused(kept_run: Path, tmp_path: Path, caps
         (["--last", "2", "--output", str(kept_run)], "is not empty; choose another (--output), or move it away"),
     ):
         assert main(["run", "average", str(kept_run), *words]) == 1
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""After a loss spike the run goes back and skips its rows, with the same bits however the run is disturbed."""
+"""After a loss spike the run goes back and skips its rows, with the same bits even if it crashes meanwhile."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from bertjax.training.stages import Stage, make_stages, open_data
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
-POISON = range(24, 26)  # the batches, counted from 0, whose labels are wrong
+POISON = range(24, 26)  # batches with wrong labels, counted from 0
 STEPS, DEVIATIONS = 32, 3.0
 
 
-def test_skips_compose() -> None:
-    """Against a list of batches from which the skipped ones are removed."""
+def test_skips_compose_like_removed_batches() -> None:
+    """Compare with a list of batches from which the skipped ones are removed."""
     rng = random.Random(0)
     for _ in range(50):
         texts: tuple[str, ...] = ()
@@ -61,14 +61,14 @@ def test_invalid_skip_is_refused(texts: tuple[str, ...]) -> None:
         validate(config)
 
 
-def stage_of(**training: Any) -> Stage:
+def make_stage(**training: Any) -> Stage:
     config = replace(Config(), optimizer=replace(Config().optimizer, warmup_steps=1))
     (stage,) = make_stages(replace(config, training=replace(config.training, **training)))
     return stage
 
 
 def curve(spike_at: int | None = None) -> list[float]:
-    """The loss of every step: it falls, with noise; a spike lasts three steps."""
+    """The loss of every step: falling, noisy, with an optional spike of three steps."""
     rng = np.random.default_rng(1)
     losses = 4 + 5 * np.exp(-np.arange(400) / 80) + rng.normal(0, 0.05, 400)
     if spike_at is not None:
@@ -76,15 +76,15 @@ def curve(spike_at: int | None = None) -> list[float]:
     return losses.tolist()
 
 
-def watched(
+def watch_curve(
     losses: Sequence[float],
     ends: Sequence[int],
     training: TrainingConfig,
     logged: int = 0,
     config_skips: Sequence[str] = (),
 ) -> Spike | None:
-    """What is found in means over the steps up to each end, of which the first `logged` are in the log already."""
-    stage = stage_of(log_every=training.log_every, steps=len(losses))
+    """Watch the means over the steps up to each end, the first `logged` of them from the log; returns the spike."""
+    stage = make_stage(log_every=training.log_every, steps=len(losses))
     edges = [0, *ends]
     means = [float(np.mean(losses[a:b])) for a, b in zip(edges, ends, strict=False)]
     watch = SpikeWatch(training, zip(ends[:logged], means[:logged], strict=True), config_skips)
@@ -96,41 +96,41 @@ def watched(
     return None
 
 
-def test_spike_is_found_in_its_window() -> None:
+def test_spike_watch_names_the_window_of_the_spike() -> None:
     training = TrainingConfig(log_every=10, spike_deviations=8.0)
     ends = [1, *range(10, 401, 10)]
-    assert watched(curve(), ends, training) is None
-    assert watched(curve(314), ends, replace(training, spike_deviations=0.0)) is None
-    spike = watched(curve(314), ends, training)
+    assert watch_curve(curve(), ends, training) is None
+    assert watch_curve(curve(314), ends, replace(training, spike_deviations=0.0)) is None
+    spike = watch_curve(curve(314), ends, training)
     assert spike is not None and spike.window[:2] == (310, 320)
     assert "the mean loss of steps 311 to 320 is" in str(spike)
-    # What a signal cut into parts, before or inside the window, and what an earlier process logged.
+    # Also if a signal splits a window, before or at the spike, or an earlier process has logged a part.
     for cut, logged in ((275, 0), (313, 0), (316, 0), (275, 12), (313, 33)):
-        again = watched(curve(314), sorted({*ends, cut}), training, logged)
+        again = watch_curve(curve(314), sorted({*ends, cut}), training, logged)
         assert again is not None and again.window[:2] == (310, 320)
         assert math.isclose(again.window.loss, spike.window.loss, rel_tol=1e-9)
 
 
-def test_end_of_a_long_log_is_enough() -> None:
-    """Process 0 sends it to every other process."""
+def test_spike_watch_needs_only_the_end_of_the_log() -> None:
+    """The end must be short, because process 0 sends it to every other process."""
     training = TrainingConfig(log_every=1, spike_deviations=8.0)
     logged = [{"step": step, LOSS: 4 + 0.1 * math.sin(step)} for step in range(1, 60_001)]
     past = summarize_log(logged, 60_000, "", SpikeWatch.lines_needed(training))
     assert len(json.dumps(past)) < 50_000
     assert summarize_log(logged, 60_000, "", SpikeWatch.lines_needed(TrainingConfig()))["losses"] == []
-    found = []
+    spikes = []
     for losses in (past["losses"], [(record["step"], record[LOSS]) for record in logged]):
         watch = SpikeWatch(training, losses)
         with pytest.raises(Spike) as spike:
-            watch.look(stage_of(log_every=1, steps=70_000), 60_001, 9.0)
-        found.append((str(spike.value), spike.value.window))
-    assert found[0] == found[1] and found[0][1] == (60_000, 60_001, 9.0)
+            watch.look(make_stage(log_every=1, steps=70_000), 60_001, 9.0)
+        spikes.append((str(spike.value), spike.value.window))
+    assert spikes[0] == spikes[1] and spikes[0][1] == (60_000, 60_001, 9.0)
 
 
-def test_a_stage_is_compared_with_itself() -> None:
+def test_spike_watch_starts_over_at_each_stage() -> None:
     training = TrainingConfig(log_every=10, spike_deviations=8.0)
     watch, losses = SpikeWatch(training), curve()
-    stage = replace(stage_of(log_every=10, steps=400), start=200)
+    stage = replace(make_stage(log_every=10, steps=400), start=200)
     for end in range(10, 201, 10):
         watch.look(replace(stage, start=0, stop=200), end, losses[end - 1])
     for end in range(210, 401, 10):
@@ -141,20 +141,20 @@ def test_too_many_spikes_end_the_run() -> None:
     skips = tuple(f"{number}+1" for number in range(MOST))
     training = TrainingConfig(log_every=10, spike_deviations=8.0, skips=skips)
     with pytest.raises(RuntimeError, match=f"{MOST} spikes have been skipped .* Lower optimizer.learning_rate"):
-        watched(curve(314), [*range(10, 401, 10)], training)
+        watch_curve(curve(314), [*range(10, 401, 10)], training)
 
 
-def test_spikes_at_one_step_are_counted() -> None:
-    """They are one record; records of the config are no spikes."""
+def test_repeated_spikes_at_one_step_are_counted() -> None:
+    """Spikes at one step share a record; skips in the config do not count as spikes."""
     training = TrainingConfig(log_every=10, spike_deviations=8.0, skips=("310+100",))
     losses, ends = curve(314), [*range(10, 401, 10)]
     with pytest.raises(RuntimeError, match=f"{MOST} spikes have been skipped"):
-        watched(losses, ends, training)
-    assert watched(losses, ends, training, config_skips=("310+100",)) is not None
-    assert watched(losses, ends, replace(training, skips=("310+90",))) is not None
+        watch_curve(losses, ends, training)
+    assert watch_curve(losses, ends, training, config_skips=("310+100",)) is not None
+    assert watch_curve(losses, ends, replace(training, skips=("310+90",))) is not None
 
 
-def test_checkpoints_of_later_steps_are_left_out(tmp_path: Path) -> None:
+def test_leave_out_renames_later_checkpoints(tmp_path: Path) -> None:
     for name in ("20", "40", "47", "47.left_out"):
         (tmp_path / name).mkdir()
     Checkpoints(tmp_path, keep_last=2).leave_out(40)
@@ -162,7 +162,7 @@ def test_checkpoints_of_later_steps_are_left_out(tmp_path: Path) -> None:
 
 
 class Poisoned:
-    """Batches of which some have labels that no token has."""
+    """Batches, some with wrong labels."""
 
     def __init__(self, batches: Any) -> None:
         self._batches = batches
@@ -175,7 +175,7 @@ class Poisoned:
 
 
 class Crash(Callback):
-    """An error in the middle of the run, at its n-th step, repeated ones counted."""
+    """Raises an error at the n-th step, counting repeated steps."""
 
     def __init__(self, after: int) -> None:
         self._left = after
@@ -200,9 +200,9 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
         optimizer=replace(config.optimizer, warmup_steps=2, learning_rate=5e-3),
         training=replace(config.training, steps=STEPS, spike_deviations=DEVIATIONS, **periods),
     )
-    made = assemble(config, open_data(config, no_progress))
-    (rows,) = made.stages
-    return replace(made, stages=(replace(rows, batches=Poisoned(rows.batches)),))
+    job = assemble(config, open_data(config, no_progress))
+    (rows,) = job.stages
+    return replace(job, stages=(replace(rows, batches=Poisoned(rows.batches)),))
 
 
 def with_training(job: Job, folder: Path, **training: Any) -> Job:
@@ -212,12 +212,12 @@ def with_training(job: Job, folder: Path, **training: Any) -> Job:
 
 
 @pytest.fixture(scope="module")
-def answered(job: Job, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    """A run that finds the spike, and what it said."""
-    folder, said = tmp_path_factory.mktemp("answered"), []
-    outcome = train_job(with_training(job, folder), said.append)
+def recovered(job: Job, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """A run that recovered from the spike, and the lines that it printed."""
+    folder, lines = tmp_path_factory.mktemp("recovered"), []
+    outcome = train_job(with_training(job, folder), lines.append)
     assert outcome.step == STEPS and outcome.config.training.skips == ("24+2",)
-    return folder, said
+    return folder, lines
 
 
 def losses(run: Path) -> list[tuple[int, float]]:
@@ -226,17 +226,17 @@ def losses(run: Path) -> list[tuple[int, float]]:
 
 
 @pytest.mark.parametrize(
-    ("given", "now", "expected"),
+    ("before", "now", "expected"),
     [
         ((), (), ("10+4", "16+2")),
-        (("20+2",), ("20+2",), ("10+4", "16+2")),  # the spike has moved the record of the config
+        (("20+2",), ("20+2",), ("10+4", "16+2")),  # the spike has renumbered the config's skip
         (("20+2",), ("20+2", "30+1"), ("10+4", "16+2", "20+2", "30+1")),
     ],
 )
-def test_skips_of_the_config_are_not_added_twice(
-    given: tuple[str, ...], now: tuple[str, ...], expected: tuple[str, ...], job: Job, tmp_path: Path
+def test_skips_in_the_config_are_not_added_twice(
+    before: tuple[str, ...], now: tuple[str, ...], expected: tuple[str, ...], job: Job, tmp_path: Path
 ) -> None:
-    begun = with_skips(with_training(job, tmp_path, skips=given), ("10+4", "16+2"))
+    begun = with_skips(with_training(job, tmp_path, skips=before), ("10+4", "16+2"))
     with Checkpoints(tmp_path / DIRECTORY, keep_last=1) as checkpoints:
         checkpoints.save(20, {"params": jnp.zeros(2)}, begun.metadata)
     with alone() as processes:
@@ -244,7 +244,7 @@ def test_skips_of_the_config_are_not_added_twice(
 
 
 class SpikeAfter(Callback):
-    """Reports a spike of two steps at the n-th step, once, and the first weights that it saw."""
+    """Raises Spike for two steps at the n-th step, once; `first` has the weights at step 0."""
 
     def __init__(self, step: int) -> None:
         self._step = step
@@ -261,7 +261,7 @@ class SpikeAfter(Callback):
 
 
 class StopAfter(SpikeAfter):
-    """Ends the run there."""
+    """Stops the run at the n-th step instead."""
 
     def after_step(self, step: int) -> None:
         if step == self._step:
@@ -269,8 +269,8 @@ class StopAfter(SpikeAfter):
 
 
 @pytest.mark.long  # three runs
-def test_recovery_from_step_0_reads_the_first_weights_again(tmp_path: Path) -> None:
-    """In a process that resumed, so that it had not read them; the only checkpoint is behind the spike's beginning."""
+def test_recovery_from_step_0_rereads_the_initial_weights(tmp_path: Path) -> None:
+    """The process resumed from a checkpoint after the spike's start, so it had not read the initial weights."""
     keys = {
         "data.sources": [f"lines:{write_corpus(tmp_path / 'corpus.txt', 60)}"],
         "data.root": str(tmp_path / "data"),
@@ -289,57 +289,55 @@ def test_recovery_from_step_0_reads_the_first_weights_again(tmp_path: Path) -> N
     np.testing.assert_array_equal(*stop.first, *spike.first)
 
 
-@pytest.mark.long  # three runs; the suite has what is decided
-def test_run_goes_back_and_skips_the_rows(answered: tuple[Path, list[str]], job: Job, tmp_path: Path) -> None:
-    run, said = answered
-    assert any("the mean loss of steps 25 to 26 is" in line and "training.skips=('24+2',)" in line for line in said)
-    assert any(line.endswith("at step 24") for line in said), said
+@pytest.mark.long  # three runs; the suite tests the decisions
+def test_run_goes_back_and_skips_the_rows(recovered: tuple[Path, list[str]], job: Job, tmp_path: Path) -> None:
+    run, lines = recovered
+    assert any("the mean loss of steps 25 to 26 is" in line and "training.skips=('24+2',)" in line for line in lines)
+    assert any(line.endswith("at step 24") for line in lines), lines
     for step in saved_steps(run):
         skips = read_metadata(run / DIRECTORY / str(step))["config"]["training"]["skips"]
         assert skips == (["24+2"] if step > 24 else []), step
-    # As if those batches had never been: the same bits, and the same log, each step once.
+    # The same bits and the same log, with each step once, as a run without these batches.
     train_job(with_training(job, tmp_path, skips=("24+2",), spike_deviations=0.0), lambda line: None)
     assert digests(run) == digests(tmp_path)
     assert losses(run) == losses(tmp_path)
 
 
 @pytest.mark.long
-def test_going_back_is_not_taken_for_a_step_that_hangs(
-    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Waiting for the save in flight, and restoring, may take longer than any step."""
-    doing: list[str] = []
+def test_going_back_does_not_count_as_a_hang(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting for the current save, and restoring, may take longer than any step."""
+    activities: list[str] = []
     close = Checkpoints.close
     with alone() as processes:
 
         def note(*_: object) -> None:
-            doing.append(processes.progress().activity)
+            activities.append(processes.progress().activity)
 
         monkeypatch.setattr(Checkpoints, "close", lambda saved: (note(), close(saved)))
         outcome = train_job(with_training(job, tmp_path), note, processes=processes)
     assert outcome.config.training.skips == ("24+2",)
-    *meanwhile, at_the_end = doing
-    assert meanwhile == [""] * 4 and at_the_end == "evaluation"
+    *recovery, end = activities
+    assert recovery == [""] * 4 and end == "evaluation"
 
 
-# Before the spike is found; behind it, before and after a save.
+# Before the spike is detected; after it, before and after a save.
 @pytest.mark.long
 @pytest.mark.parametrize("after", [25, 28, 31])
 def test_crash_during_recovery_ends_with_the_same_bits(
-    after: int, answered: tuple[Path, list[str]], job: Job, tmp_path: Path
+    after: int, recovered: tuple[Path, list[str]], job: Job, tmp_path: Path
 ) -> None:
-    mine = with_training(job, tmp_path)
+    crashing = with_training(job, tmp_path)
     with pytest.raises(OSError, match="the disk is gone"):
-        train_job(mine, lambda line: None, callbacks=[Crash(after)])
-    outcome = train_job(mine, lambda line: None)
+        train_job(crashing, lambda line: None, callbacks=[Crash(after)])
+    outcome = train_job(crashing, lambda line: None)
     assert outcome.config.training.skips == ("24+2",)
-    assert digests(tmp_path) == digests(answered[0])
-    assert losses(tmp_path) == losses(answered[0])
+    assert digests(tmp_path) == digests(recovered[0])
+    assert losses(tmp_path) == losses(recovered[0])
 
 
 @pytest.mark.long
-def test_without_the_option_a_spike_is_trained_through(job: Job, tmp_path: Path) -> None:
+def test_spike_recovery_is_off_by_default(job: Job, tmp_path: Path) -> None:
     train_job(with_training(job, tmp_path, spike_deviations=0.0), lambda line: None)
     curve = dict(losses(tmp_path))
-    assert curve[26] > curve[24] + 1, "the poison makes no spike"
+    assert curve[26] > curve[24] + 1, "the wrong labels cause no spike"
     assert read_metadata(tmp_path)["config"]["training"]["skips"] == []

@@ -1,4 +1,4 @@
-"""Metrics survive restarts and kills without gaps or duplicates, in JSONL and in TensorBoard."""
+"""Metrics in JSONL and TensorBoard survive restarts and kills without gaps or duplicates."""
 
 import errno
 import itertools
@@ -26,7 +26,7 @@ def write_steps(path, steps, resume_step=0):
     writer.close()
 
 
-def test_a_line_is_one_json_object(tmp_path):
+def test_jsonl_line_is_one_json_object(tmp_path):
     path = tmp_path / "run" / "metrics.jsonl"
     writer = JsonlWriter(path, 0)
     writer.write(np.int32(3), {"train/mlm_loss": np.float32(0.1), "train/grad_norm": float("inf")})
@@ -39,14 +39,14 @@ def test_a_line_is_one_json_object(tmp_path):
     assert datetime.fromisoformat(record["time"]).utcoffset().total_seconds() == 0
 
 
-def test_resume_drops_what_the_dead_process_wrote_later(tmp_path):
+def test_resume_drops_lines_after_its_step(tmp_path):
     path = tmp_path / "metrics.jsonl"
     write_steps(path, range(1, 9))
     write_steps(path, range(6, 11), resume_step=5)
     assert [record["step"] for record in read_metrics(path)] == list(range(1, 11))
 
 
-def test_lines_before_the_resumed_step_stay_as_they_were(tmp_path):
+def test_resume_keeps_the_bytes_of_earlier_lines(tmp_path):
     path = tmp_path / "metrics.jsonl"
     write_steps(path, range(1, 9))
     before = path.read_bytes().splitlines(keepends=True)
@@ -55,7 +55,7 @@ def test_lines_before_the_resumed_step_stay_as_they_were(tmp_path):
     assert os.listdir(tmp_path) == ["metrics.jsonl"]
 
 
-def test_a_torn_last_line_is_dropped_wherever_it_tore(tmp_path):
+def test_incomplete_last_line_is_dropped(tmp_path):
     path = tmp_path / "metrics.jsonl"
     write_steps(path, [1, 2])
     whole = path.read_bytes()
@@ -67,7 +67,7 @@ def test_a_torn_last_line_is_dropped_wherever_it_tore(tmp_path):
     assert [record["step"] for record in read_metrics(path)] == [1, 2, 3]
 
 
-def test_a_killed_process_loses_no_line(tmp_path):
+def test_killed_process_loses_no_line(tmp_path):
     program = (
         "import os, signal, sys; from pathlib import Path; from bertjax.run.telemetry import JsonlWriter\n"
         "writer = JsonlWriter(Path(sys.argv[1]), 0)\n"
@@ -94,28 +94,28 @@ def test_a_killed_process_loses_no_line(tmp_path):
         "9" * 5000,
     ],
 )
-def test_a_bad_line_is_named(tmp_path, bad):
+def test_read_metrics_names_an_invalid_line(tmp_path, bad):
     path = tmp_path / "metrics.jsonl"
     path.write_text(f'{{"step": 1}}\n{bad}\n{{"step": 2}}\n')
     with pytest.raises(ValueError, match=r"metrics\.jsonl:2: .*remove the line"):
         read_metrics(path)
 
 
-def test_curves_take_the_later_of_two_values_and_keep_gaps():
+def test_curves_take_the_later_value_and_keep_gaps():
     records = [
         {"step": 2, "time": "t", "train/mlm_loss": 5.0},
         {"step": 1, "time": "t", "train/mlm_loss": 6.0, "eval/mlm_loss": 7.0},
         {"step": 2, "time": "t", "train/mlm_loss": 4.0},
         {"step": 3, "time": "t", "train/mlm_loss": None},
     ]
-    found = curves(records)
-    assert found["eval/mlm_loss"] == ([1], [7.0])
-    steps, values = found["train/mlm_loss"]
+    series = curves(records)
+    assert series["eval/mlm_loss"] == ([1], [7.0])
+    steps, values = series["train/mlm_loss"]
     assert (steps, values[:2], math.isnan(values[2])) == ([1, 2, 3], [6.0, 4.0], True)
 
 
 def tensorboard_scalars(directory):
-    """(step, tag) -> value, purged as TensorBoard does: a START at step p discards what came before with step >= p."""
+    """(step, tag) -> value, purged like TensorBoard: START at step p discards earlier events with step >= p."""
     from tensorboardX.proto.event_pb2 import Event, SessionLog
 
     files = []
@@ -127,7 +127,7 @@ def tensorboard_scalars(directory):
             at += 12 + length + 4
         files.append(events)
     scalars = {}
-    # The times of files may be the same, those in them are finer.
+    # Files may have equal times, but the events in them do not.
     for event in itertools.chain.from_iterable(sorted(files, key=lambda events: events[0].wall_time)):
         if event.session_log.status == SessionLog.START:
             scalars = {key: value for key, value in scalars.items() if key[0] < event.step}
@@ -144,12 +144,12 @@ def test_tensorboard_purges_on_resume(tmp_path, monkeypatch):
             writer.write(step, {"train/mlm_loss": value})
         writer.close()
     assert len(list(tmp_path.iterdir())) == 2
-    kept = {(step, "train/mlm_loss"): 1.0 for step in range(1, 6)}
-    assert tensorboard_scalars(tmp_path) == kept | {(7, "train/mlm_loss"): 2.0}
+    before = {(step, "train/mlm_loss"): 1.0 for step in range(1, 6)}
+    assert tensorboard_scalars(tmp_path) == before | {(7, "train/mlm_loss"): 2.0}
 
 
 @pytest.mark.parametrize("kind", [TensorBoardWriter, lambda folder, step: JsonlWriter(folder / "metrics.jsonl", step)])
-def test_a_disk_without_room_is_an_error_and_no_wait(tmp_path, kind):
+def test_full_disk_raises_instead_of_hanging(tmp_path, kind):
     raised = []
 
     def write_much():
@@ -161,7 +161,7 @@ def test_a_disk_without_room_is_an_error_and_no_wait(tmp_path, kind):
             raised.append(error.errno)
 
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    thread = threading.Thread(target=write_much, daemon=True)  # which waited for ever
+    thread = threading.Thread(target=write_much, daemon=True)  # in case it waits forever
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
     try:
         thread.start()
@@ -172,7 +172,7 @@ def test_a_disk_without_room_is_an_error_and_no_wait(tmp_path, kind):
 
 
 def test_telemetry_writes_everywhere_and_closes_everything(tmp_path):
-    class Hook:
+    class MemoryWriter:
         def __init__(self):
             self.seen, self.closed = [], False
 
@@ -183,16 +183,16 @@ def test_telemetry_writes_everywhere_and_closes_everything(tmp_path):
             self.closed = True
             raise OSError("disk full")
 
-    first, second = Hook(), Hook()
+    first, second = MemoryWriter(), MemoryWriter()
     with pytest.raises(OSError, match="disk full"), Telemetry([first, second]) as telemetry:
         telemetry.write(1, {"train/mlm_loss": 2.0})
     assert first.seen == second.seen == [(1, {"train/mlm_loss": 2.0})]
     assert first.closed and second.closed
 
-    hook = Hook()
-    telemetry = open_telemetry(tmp_path, 0, loggers=[lambda folder, resume_step: hook])
+    writer = MemoryWriter()
+    telemetry = open_telemetry(tmp_path, 0, loggers=[lambda folder, resume_step: writer])
     telemetry.write(1, {"train/mlm_loss": 2.0})
-    assert hook.seen and read_metrics(tmp_path / "metrics.jsonl")[0]["train/mlm_loss"] == 2.0
+    assert writer.seen and read_metrics(tmp_path / "metrics.jsonl")[0]["train/mlm_loss"] == 2.0
 
 
 def test_a_failed_replacement_leaves_the_old_file(tmp_path):

@@ -1,4 +1,4 @@
-"""A run within a time budget: how many steps fit, what is measured, and that a resumed run keeps the decision."""
+"""Time budgets: how many steps fit, what is measured, and that a resumed run keeps the decision."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def recipe(budget: str = "5m", *stages: StageConfig, steps: int = 30_000) -> Con
     ("text", "seconds"),
     [("90s", 90), ("10m", 600), ("2h", 7_200), ("1d", 86_400), ("1h30m", 5_400), ("1.5h", 5_400), ("1d2h3m4s", 93_784)],
 )
-def test_lengths_of_time(text: str, seconds: float) -> None:
+def test_budget_seconds_parses_durations(text: str, seconds: float) -> None:
     assert budget_seconds(text) == seconds
     assert validate(recipe(text))
 
@@ -101,10 +101,10 @@ def test_needed_seconds_count_every_event() -> None:
 
 
 @pytest.mark.parametrize("budget", ["60s", "100s", "20m", "1d"])
-def test_one_step_more_does_not_fit(budget: str) -> None:
-    given = {"training.eval_every", "training.checkpoint_every", "optimizer.warmup_steps"}
+def test_fit_steps_finds_the_largest_number_of_steps(budget: str) -> None:
+    user_keys = {"training.eval_every", "training.checkpoint_every", "optimizer.warmup_steps"}
     config = recipe(budget, steps=1000)
-    run, costs = fit_steps(replace(config, optimizer=replace(config.optimizer, warmup_steps=1)), COSTS, 20.0, given)
+    run, costs = fit_steps(replace(config, optimizer=replace(config.optimizer, warmup_steps=1)), COSTS, 20.0, user_keys)
     longer = replace(run, training=replace(run.training, steps=run.training.steps + 1))
     allowed = AIM * budget_seconds(budget) - 20.0
     assert seconds_needed(run, costs) <= allowed < seconds_needed(longer, costs)
@@ -112,22 +112,22 @@ def test_one_step_more_does_not_fit(budget: str) -> None:
 
 def test_budget_scales_the_recipe_and_limits_evaluations() -> None:
     costs = Costs((0.3,), (20.0,), 3.0, 0.0, 8.0)
-    run, of_run = fit_steps(recipe(), costs, spent=40.0)
+    run, run_costs = fit_steps(recipe(), costs, spent=40.0)
     assert 250 < run.training.steps < 30_000
     assert run.optimizer.warmup_steps == round(100 * run.training.steps / 30_000)
     evaluations = -(-run.training.steps // run.training.eval_every)
-    assert evaluations * of_run.evaluation[0] <= 0.1 * 300 + 1e-9
-    assert AIM * 300 - 4 < 40.0 + seconds_needed(run, of_run) <= AIM * 300
+    assert evaluations * run_costs.evaluation[0] <= 0.1 * 300 + 1e-9
+    assert AIM * 300 - 4 < 40.0 + seconds_needed(run, run_costs) <= AIM * 300
 
 
-def test_probes_have_their_share_of_the_budget() -> None:
+def test_fit_steps_reserves_the_share_of_probes() -> None:
     probed = replace(recipe(), probe=ProbeConfig(attention=True, share=0.2))
-    run, of_run = fit_steps(probed, COSTS, 20.0)
-    assert 20.0 + seconds_needed(run, of_run) == pytest.approx(0.8 * AIM * 300, abs=1.0)
+    run, run_costs = fit_steps(probed, COSTS, 20.0)
+    assert 20.0 + seconds_needed(run, run_costs) == pytest.approx(0.8 * AIM * 300, abs=1.0)
 
 
 def test_kept_checkpoints_are_multiples_of_a_longer_period() -> None:
-    """Saves that take long are further apart than the recipe's."""
+    """Slow saves are further apart than in the recipe."""
     config = recipe("10m")
     config = replace(config, training=replace(config.training, checkpoint_every=150, keep_every=3_000))
     training = fit_steps(config, COSTS._replace(save=7.0), 20.0)[0].training
@@ -137,22 +137,22 @@ def test_kept_checkpoints_are_multiples_of_a_longer_period() -> None:
 
 def test_expensive_evaluation_gets_fewer_rows() -> None:
     costs = Costs((0.3,), (60.0,), 1.0, 0.0, 5.0)
-    run, of_run = fit_steps(recipe("2m"), costs, spent=30.0)
-    assert run.training.eval_rows == 256 and of_run.evaluation == (15.0,)
-    run, of_run = fit_steps(recipe("3m"), costs, 30.0, {"training.eval_rows"})
-    assert run.training.eval_rows == 1_024 and of_run == costs
+    run, run_costs = fit_steps(recipe("2m"), costs, spent=30.0)
+    assert run.training.eval_rows == 256 and run_costs.evaluation == (15.0,)
+    run, run_costs = fit_steps(recipe("3m"), costs, 30.0, {"training.eval_rows"})
+    assert run.training.eval_rows == 1_024 and run_costs == costs
 
 
-def test_values_that_the_user_gave_stay() -> None:
-    given = {"optimizer.warmup_steps", "training.eval_every", "training.checkpoint_every"}
-    run, _ = fit_steps(recipe(), COSTS, 40.0, given)
+def test_fit_steps_keeps_the_users_values() -> None:
+    user_keys = {"optimizer.warmup_steps", "training.eval_every", "training.checkpoint_every"}
+    run, _ = fit_steps(recipe(), COSTS, 40.0, user_keys)
     assert (run.optimizer.warmup_steps, run.training.eval_every) == (100, 200)
     assert run.training.checkpoint_every == TrainingConfig.checkpoint_every
     with pytest.raises(ValueError, match=r"optimizer.warmup_steps=100 must be below training.steps=\d+"):
-        fit_steps(recipe("1m"), COSTS._replace(step=(0.5,)), 40.0, given)
+        fit_steps(recipe("1m"), COSTS._replace(step=(0.5,)), 40.0, user_keys)
 
 
-def test_too_short_budget_trains_what_fits() -> None:
+def test_too_short_budget_trains_at_least_a_step() -> None:
     costs = Costs((2.0,), (10.0,), 2.0, 1.0, 10.0)
     assert fit_steps(recipe("1m"), costs, spent=40.0)[0].training.steps == 1
     assert fit_steps(recipe("70s"), costs, spent=40.0)[0].training.steps == 4
@@ -173,8 +173,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Training
     return config, open_data(config, no_progress)
 
 
-@pytest.mark.long  # compiles a step; the suite has the decisions
-def test_measuring_leaves_nothing_behind(prepared: tuple[Config, TrainingData], tmp_path: Path) -> None:
+@pytest.mark.long  # compiles a step; the suite tests the decisions
+def test_measure_leaves_no_files(prepared: tuple[Config, TrainingData], tmp_path: Path) -> None:
     config, content = prepared
     job = assemble(replace(config, run_dir=str(tmp_path)), content)
     finished = itertools.count()
@@ -191,26 +191,26 @@ def test_measuring_leaves_nothing_behind(prepared: tuple[Config, TrainingData], 
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
-def test_decision_is_a_config_that_a_resumed_run_reads(
+def test_resumed_run_keeps_the_decided_length(
     prepared: tuple[Config, TrainingData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, content = replace(prepared[0], run_dir=str(tmp_path)), prepared[1]
     config = replace(config, training=replace(config.training, grad_accum_steps=1))
     costs = Costs((0.5, 0.25), (1.0, 1.0), 1.0, 1.0, 5.0)
     monkeypatch.setattr(time_budget, "measure", lambda *arguments: costs)
-    said: list[str] = []
+    lines: list[str] = []
     with alone() as processes:
-        job = fit_to_budget(assemble(config, content), (), lambda: 10.0, lambda config: None, processes, said.append)
-        assert "10 s used so far" in said[0] and f"budget: {job.config.training.steps:,} steps of 0.5 s" in said[1]
+        job = fit_to_budget(assemble(config, content), (), lambda: 10.0, lambda config: None, processes, lines.append)
+        assert "10 s used so far" in lines[0] and f"budget: {job.config.training.steps:,} steps of 0.5 s" in lines[1]
         assert 60 < job.config.training.steps == job.stages[-1].stage.stop < 200
         assert keep_decided_length(config) == config, "the run has no checkpoint"
         (tmp_path / DIRECTORY / "7").mkdir(parents=True)
         write_config(tmp_path, job.config)
         assert replace(keep_decided_length(config), model=job.config.model) == job.config
-        given = replace(config, training=replace(config.training, log_every=3))
-        assert keep_decided_length(given, {"training.log_every"}).training.log_every == 3
-        resumed = fit_to_budget(job, (), lambda: 10.0, lambda config: None, processes, said.append)
-        assert resumed is job and said[-1].endswith("a resumed run keeps them")
+        overridden = replace(config, training=replace(config.training, log_every=3))
+        assert keep_decided_length(overridden, {"training.log_every"}).training.log_every == 3
+        resumed = fit_to_budget(job, (), lambda: 10.0, lambda config: None, processes, lines.append)
+        assert resumed is job and lines[-1].endswith("a resumed run keeps them")
 
 
 def test_run_with_another_budget_is_refused(tmp_path: Path) -> None:
@@ -227,8 +227,8 @@ def test_run_with_another_budget_is_refused(tmp_path: Path) -> None:
         keep_decided_length(config)
 
 
-class Agreeing(Processes):
-    """Processes of which the first measured `seconds`."""
+class FixedProcesses(Processes):
+    """Processes whose process 0 measured `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -239,12 +239,12 @@ class Agreeing(Processes):
 
 @pytest.mark.parametrize(("agreed", "times"), [(_QUICK + 1, 1), (_QUICK - 1, 2)])
 def test_all_processes_repeat_work_or_none_does(agreed: float, times: int) -> None:
-    """By its own clock one process might save again, and wait for the others for ever."""
-    done: list[int] = []
-    seconds_warm(lambda: done.append(1), Agreeing(agreed))
-    assert len(done) == times
+    """If each process used its own clock, one might save again and wait forever for the others."""
+    calls: list[int] = []
+    seconds_warm(lambda: calls.append(1), FixedProcesses(agreed))
+    assert len(calls) == times
 
 
-def test_clock_begins_with_the_process() -> None:
+def test_seconds_of_this_process_start_with_the_process() -> None:
     before = seconds_of_this_process()
     assert 0 < before <= seconds_of_this_process() < 86_400

@@ -1,4 +1,4 @@
-"""The split of wall time, on a clock that the test turns."""
+"""The split of wall time, with a fake clock."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def spend(split, clock, part, seconds):
         clock.now += seconds
 
 
-def test_shares_of_a_window_and_totals():
+def test_time_split_reports_shares_and_totals():
     clock = Clock()
     split = TimeSplit(clock)
     spend(split, clock, "input_wait", 1.0)
@@ -36,7 +36,7 @@ def test_shares_of_a_window_and_totals():
     assert split.goodput() == {"goodput/step": 0.8}
 
 
-def test_time_counts_also_when_the_part_fails():
+def test_time_split_counts_a_part_that_raises():
     clock = Clock()
     split = TimeSplit(clock)
     with pytest.raises(RuntimeError), split.measure("eval"):

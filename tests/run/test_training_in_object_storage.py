@@ -1,4 +1,4 @@
-"""The whole way on two processes with nothing but a bucket between them: store, curves, checkpoints, report, export."""
+"""A run of two processes that share only a bucket: store, curves, checkpoints, report, export."""
 
 import json
 import signal
@@ -27,16 +27,16 @@ OVERRIDES = [
 
 @pytest.fixture(scope="module")
 def trained(server, tmp_path_factory):
-    """A run in a bucket whose two processes were killed, and one of one process on the disk that was not."""
+    """A run in a bucket whose two processes were killed and resumed, and an undisturbed run of one process on disk."""
     folder, bucket = tmp_path_factory.mktemp("bucket"), server.bucket()
     recipe, text = write_recipe(folder), write_corpus(folder / "corpus.txt", 300)
     RemotePath(f"{bucket}/text/corpus.txt").upload(text)
 
-    def start(count, run, name, *more):
+    def start(count, run, name, *overrides):
         def address(number, count, coordinator):
             return [*as_keys(number, count, coordinator), "--data.cache-dir", str(folder / f"host-{number}")]
 
-        arguments = command(recipe, text, run, *OVERRIDES, *more)
+        arguments = command(recipe, text, run, *OVERRIDES, *overrides)
         return Group(arguments, count, folder / name, devices=2 // count, address=address)
 
     with start(1, folder / "undisturbed", "undisturbed.log") as group:
@@ -51,7 +51,7 @@ def trained(server, tmp_path_factory):
         for number in (0, 1):
             group.send(number, signal.SIGKILL)
     left = saved.steps()
-    assert left and left[-1] < STEPS, "it ended before it was killed: let it train longer"
+    assert left and left[-1] < STEPS, "it ended before it was killed; let it train longer"
     with start(2, run, "resumed.log", *there) as group:
         group.finish()
         logs = group.logs
@@ -67,13 +67,13 @@ def test_killed_run_resumes_to_the_same_bits(trained):
     assert json.loads((run / "owner.json").read_text())["ended"]
 
 
-def test_its_log_is_whole(trained):
+def test_remote_log_has_every_line_once(trained):
     run, folder, _ = trained
     steps, tokens = zip(*logged(run), strict=True)
-    assert list(steps) == sorted(set(steps)), "a line is there twice"
-    assert set(range(LOGGED_EVERY, STEPS + 1, LOGGED_EVERY)) <= set(steps), "a line is lost"
+    assert list(steps) == sorted(set(steps)), "a line is duplicated"
+    assert set(range(LOGGED_EVERY, STEPS + 1, LOGGED_EVERY)) <= set(steps), "a line is missing"
     assert (steps[-1], tokens[-1]) == logged(folder / "undisturbed")[-1], "tokens were lost or counted twice"
-    assert len(remote_files(f"{run}/tensorboard/*")) == 2, "a file of each job"
+    assert len(remote_files(f"{run}/tensorboard/*")) == 2, "one file per job"
 
 
 def logged(run):
@@ -81,7 +81,7 @@ def logged(run):
     return [(record["step"], record["train/tokens_seen"]) for record in records if "train/tokens_seen" in record]
 
 
-def test_it_reports_and_exports_there(trained, capsys):
+def test_remote_run_reports_and_exports(trained, capsys):
     run, folder, logs = trained
     assert str(run / "report.html") in logs[0]
     assert (run / "report.html").read_text().count("<svg") >= 4
@@ -94,11 +94,11 @@ def test_it_reports_and_exports_there(trained, capsys):
     assert "%" in capsys.readouterr().out
 
 
-def test_an_export_there_is_replaced_only_if_it_is_one(trained):
+def test_remote_export_replaces_only_an_export(trained):
     run, _, _ = trained
     model, target = load_run(str(run)), run / "exported"
     assert export_huggingface(model, target) == target
-    (target / CARD_FILE).unlink()  # an upload that was cut short
+    (target / CARD_FILE).unlink()  # like an interrupted upload
     export_huggingface(model, target)
     before = target.sizes()
     (target / "model.safetensors").write_bytes(b"of somebody else")
@@ -110,7 +110,7 @@ def test_an_export_there_is_replaced_only_if_it_is_one(trained):
     assert before.keys() < target.sizes().keys()
 
 
-def test_nothing_stays_on_the_machines_but_the_store(trained):
+def test_only_the_store_stays_on_the_hosts(trained):
     _, folder, _ = trained
     for number in (0, 1):
         kinds = {path.name.partition("-")[0] for path in (folder / f"host-{number}").iterdir() if path.is_dir()}

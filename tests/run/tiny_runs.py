@@ -1,4 +1,4 @@
-"""Runs small enough to be killed and restarted many times, through the real command line in a process of its own."""
+"""Tiny runs, started through the real command line in a separate process, to be killed and restarted many times."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def config():
     )
 """
 
-# Keys that shorten the recipe to a run with one evaluation and one checkpoint, at its end.
+# Keys that shorten the recipe to six steps, with one evaluation and one checkpoint at the end.
 SIX_STEPS = {
     "optimizer.warmup_steps": 2,
     "training.steps": 6,
@@ -52,19 +52,19 @@ def write_recipe(folder: Path) -> Path:
 
 
 def tiny_config(folder: Path, run: str, keys: Mapping[str, Any]) -> Config:
-    """The config of a run in a folder that has `write_recipe`'s recipe and a corpus.txt."""
+    """The config of a run in a folder with `write_recipe`'s recipe and a corpus.txt."""
     where = {"data.sources": (f"lines:{folder / 'corpus.txt'}",), "data.root": str(folder / "data")}
     return bertjax.recipe(folder / "tiny_recipe.py", {**keys, **where, "run_dir": str(folder / run)})
 
 
 def command(recipe: Path, source: Path, run_dir: Path, *overrides: str) -> list[str]:
-    """The command line of a run, resumed by being run again."""
+    """The command line of a run; the same command resumes it."""
     fixed = ["--data.sources", f"lines:{source}", "--data.root", str(recipe.parent / "data"), "--run-dir", str(run_dir)]
     return [sys.executable, "-m", "bertjax", "pretrain", str(recipe), *fixed, *overrides]
 
 
 class Run:
-    """A command that runs in a process of its own, spoken of as subprocess.Popen is."""
+    """A command that runs in a separate process, with an interface like subprocess.Popen."""
 
     def __init__(self, arguments: list[str], log: Path, devices: int = 1) -> None:
         log.touch()
@@ -87,12 +87,12 @@ class Run:
 
 
 def start(arguments: list[str], log: Path, devices: int = 1) -> Run:
-    """Start a run on so many CPU devices; what it prints is appended to `log`."""
+    """Start a run on `devices` CPU devices; its output is appended to `log`."""
     return Run(arguments, log, devices)
 
 
 def finish(arguments: list[str], log: Path, timeout: float = 300, devices: int = 1) -> None:
-    """Run to the end; raises with what it printed if it fails."""
+    """Run a command to its end; on failure, raises an error with its output."""
     run = start(arguments, log, devices)
     try:
         code = run.wait(timeout)
@@ -103,14 +103,14 @@ def finish(arguments: list[str], log: Path, timeout: float = 300, devices: int =
 
 
 def stop_after(
-    arguments: list[str], log: Path, seconds: float, number: signal.Signals, said: str = "data pipeline: "
+    arguments: list[str], log: Path, seconds: float, number: signal.Signals, text: str = "data pipeline: "
 ) -> int | None:
-    """Start a run and send it a signal `seconds` after it `said` so; its exit code, None if it ended before."""
-    before = log.read_text().count(said) if log.exists() else 0
+    """Start a run, send a signal `seconds` after it prints `text`; returns the exit code, None if it ended before."""
+    before = log.read_text().count(text) if log.exists() else 0
     process = start(arguments, log)
-    while log.read_text().count(said) == before:
+    while log.read_text().count(text) == before:
         if process.poll() is not None:
-            raise AssertionError(f"ended with {process.poll()} before it said {said!r}:\n{log.read_text()[-3000:]}")
+            raise AssertionError(f"ended with {process.poll()} before it printed {text!r}:\n{log.read_text()[-3000:]}")
         time.sleep(0.02)
     try:
         process.wait(seconds)
@@ -120,33 +120,33 @@ def stop_after(
         return process.wait(120)
 
 
-def stop_held(arguments: list[str], log: Path, number: signal.Signals, said: str, step: int, file: Path) -> int:
-    """Send a run a signal once it `said` so, before it takes step `step`, for which it waits; its exit code."""
+def stop_held(arguments: list[str], log: Path, number: signal.Signals, text: str, step: int, file: Path) -> int:
+    """Start a run, hold it before step `step`, and send a signal once it prints `text`; returns the exit code."""
     file.unlink(missing_ok=True)
-    before = log.read_text().count(said) if log.exists() else 0
+    before = log.read_text().count(text) if log.exists() else 0
     assert arguments[1:3] == ["-m", "bertjax"]
     script = str(Path(__file__).with_name("held_up.py"))
     process = start([arguments[0], script, str(file), str(step), *arguments[3:]], log)
-    while log.read_text().count(said) == before:
-        assert process.poll() is None, f"ended before it said {said!r}:\n{log.read_text()[-3000:]}"
+    while log.read_text().count(text) == before:
+        assert process.poll() is None, f"ended before it printed {text!r}:\n{log.read_text()[-3000:]}"
         time.sleep(0.02)
     process.send_signal(number)
     file.touch()
     return process.wait(120)
 
 
-def news_of(printed: str) -> list[str]:
-    """The lines that say more than that something takes long, which on a loaded machine anything may."""
-    return [line for line in printed.splitlines() if not re.fullmatch(r"[^:]+… \(.* s\)", line)]
+def essential_lines(output: str) -> list[str]:
+    """Drop lines about work that takes long, which may appear for any work on a loaded machine."""
+    return [line for line in output.splitlines() if not re.fullmatch(r"[^:]+… \(.* s\)", line)]
 
 
 def digests(run_dir: Path) -> dict[str, str]:
-    """Digest of every array of the newest checkpoint: parameters, moments and counters."""
+    """Digests of all arrays in the newest checkpoint: parameters, moments and counters."""
     metadata = read_metadata(run_dir)
     return {name: array["digest"] for name, array in metadata["arrays"].items()} | {"at step": str(metadata["step"])}
 
 
 def checkpoints(run_dir: Path) -> list[str]:
-    """Names in the run's directory of checkpoints."""
+    """The names in a run's folder of checkpoints."""
     folder = run_dir / DIRECTORY
     return sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []

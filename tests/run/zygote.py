@@ -1,7 +1,7 @@
-"""A process that has imported everything and forks one for each command line: what a start costs is paid once.
+"""A process that has imported everything and forks for each command line, so that tests pay for start-up once.
 
-Started and spoken to by `several_processes.Zygote`, over a socket that all processes of a test session share: from each
-come JSON objects, a line each, and `pid` and later `pid code` go back. It ends with the last of them.
+`several_processes.Zygote` starts it and talks to it over a socket that all processes of a test session share. Requests
+are JSON objects, one per line; the answers are `pid`, and later `pid code`. It exits with its last client.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from pathlib import Path
 
 
 def main(address: str) -> None:
-    import bertjax.storage.lean_import as own
+    from bertjax.storage.lean_import import import_tensorflow
 
-    own.import_tensorflow()
-    # What verbs import when they run, which would take every child seconds.
+    import_tensorflow()
+    # Modules that verbs import lazily, which would take every child seconds.
     import tensorboardX  # noqa: F401
 
     import bertjax.convert.folder
@@ -34,52 +34,52 @@ def main(address: str) -> None:
     from bertjax.config import Config
     from bertjax.config.recipes import override
 
-    with contextlib.suppress(ImportError):  # exports are compared with them, where they are installed
+    with contextlib.suppress(ImportError):  # optional; exports are compared with them
         import torch  # noqa: F401
         from transformers import AutoTokenizer, BertForPreTraining  # noqa: F401
 
-    override(Config(), [], "zygote")  # tyro imports more when it is used
+    override(Config(), [], "zygote")  # tyro imports more on its first use
     measure_speed_in_a_moment()
-    keep_the_programs_of_every_process()
+    cache_programs_of_every_process()
     require_nothing_started()
-    gc.freeze()  # children share these pages until a collector writes to them
+    gc.freeze()  # so that collections do not copy pages that children share
     serve(address)
 
 
 def serve(address: str) -> None:
-    """Run what comes from anyone who connects, until the last of them has gone."""
-    server, customers, children = socket.socket(socket.AF_UNIX), {}, {}
+    """Run commands for all clients until the last one disconnects."""
+    server, clients, children = socket.socket(socket.AF_UNIX), {}, {}
     server.bind(address)
     server.listen()
-    woken = wake_at_ends()
+    woken = wake_on_child_exit()
     selector = selectors.DefaultSelector()
     for one in (server, woken):
         selector.register(one, selectors.EVENT_READ)
     print("ready", flush=True)
-    while ready := selector.select(None if customers else 60):
+    while ready := selector.select(None if clients else 60):
         for key, _ in ready:
             if key.fileobj is server:
-                customer, _ = server.accept()
-                customers[customer] = customer.makefile("r")
-                selector.register(customer, selectors.EVENT_READ)
+                client, _ = server.accept()
+                clients[client] = client.makefile("r")
+                selector.register(client, selectors.EVENT_READ)
             elif key.fileobj is woken:
                 woken.recv(4096)
-            elif line := customers[key.fileobj].readline():  # a whole one: each waits for its answer
-                child = fork(json.loads(line), [server, woken, *customers])
+            elif line := clients[key.fileobj].readline():  # complete, because clients wait for the answer
+                child = fork(json.loads(line), [server, woken, *clients])
                 children[child] = key.fileobj
-                tell(key.fileobj, f"{child}")
+                send(key.fileobj, f"{child}")
             else:
                 selector.unregister(key.fileobj)
-                del customers[key.fileobj]
-                if not customers:
+                del clients[key.fileobj]
+                if not clients:
                     return
-        # After starts were told, for a child may live as short as it likes.
-        for child, code in ended():
-            tell(children.pop(child), f"{child} {code}")
+        # After the answers to starts, because a child may exit immediately.
+        for child, code in exited_children():
+            send(children.pop(child), f"{child} {code}")
 
 
-def wake_at_ends() -> socket.socket:
-    """What can be read from when a child has ended."""
+def wake_on_child_exit() -> socket.socket:
+    """A socket that becomes readable when a child exits."""
     woken, waker = socket.socketpair()
     waker.setblocking(False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -87,69 +87,69 @@ def wake_at_ends() -> socket.socket:
     return woken
 
 
-def fork(job: dict, own: list[socket.socket]) -> int:
-    """The number of a new process that does a job, without our sockets."""
+def fork(job: dict, sockets: list[socket.socket]) -> int:
+    """Fork a process for a job, with `sockets` closed; returns its process id."""
     child = os.fork()
     if child == 0:
         os.close(signal.set_wakeup_fd(-1))
-        for one in own:
+        for one in sockets:
             os.close(one.detach())
-        become(job)
+        run_job(job)
     return child
 
 
-def ended() -> Iterator[tuple[int, int]]:
-    """Children that have ended, with their exit codes."""
+def exited_children() -> Iterator[tuple[int, int]]:
+    """Process ids and exit codes of children that have exited."""
     with contextlib.suppress(ChildProcessError):
-        while (found := os.waitpid(-1, os.WNOHANG))[0]:
-            yield found[0], os.waitstatus_to_exitcode(found[1])
+        while (status := os.waitpid(-1, os.WNOHANG))[0]:
+            yield status[0], os.waitstatus_to_exitcode(status[1])
 
 
-def tell(customer: socket.socket, line: str) -> None:
-    """Send a line to who may have gone."""
+def send(client: socket.socket, line: str) -> None:
+    """Send a line to a client, unless it has disconnected."""
     with contextlib.suppress(OSError):
-        customer.sendall(f"{line}\n".encode())
+        client.sendall(f"{line}\n".encode())
 
 
 def require_nothing_started() -> None:
-    """A fork survives neither threads nor devices, and importing starts none."""
+    """Assert that imports started neither threads nor devices, which do not survive a fork."""
     from jax._src import xla_bridge
 
     assert threading.active_count() == 1 and not xla_bridge.backends_are_initialized()
 
 
 def measure_speed_in_a_moment() -> None:
-    """A run's MFU is of the fastest product that it measures; what tests train does not depend on it."""
+    """Measure the peak rate with a small matrix; only the MFU of a run depends on it, not what it trains."""
     from bertjax.training import flops
 
     assert flops.measured_peak_flops.__defaults__ == (1024, 0.3, "float32")
     flops.measured_peak_flops.__defaults__ = (256, 0.02, "float32")
 
 
-def keep_the_programs_of_every_process() -> None:
-    """What processes on CPUs compile has a key of its own in each, but JAX lets the first alone keep its programs."""
+def cache_programs_of_every_process() -> None:
+    """Cache compiled programs in all processes; their keys differ on CPUs, but JAX writes only process 0's."""
     from jax._src import compiler, distributed
 
-    keep, state = compiler._cache_write, distributed.global_state
+    write, state = compiler._cache_write, distributed.global_state
 
-    def keep_as_the_first(*arguments: object) -> None:
+    def write_as_process_0(*arguments: object) -> None:
         number, state.process_id = state.process_id, 0
         try:
-            keep(*arguments)
+            write(*arguments)
         finally:
             state.process_id = number
 
-    compiler._cache_write = keep_as_the_first
+    compiler._cache_write = write_as_process_0
 
 
-def become(job: dict) -> None:
-    """Run a command line of bertjax, or a script's `main`, as if it had just been started."""
+def run_job(job: dict) -> None:
+    """Run a bertjax command line or a script as if this process had just been started."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | (os.O_APPEND if job["append"] else os.O_TRUNC))
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.environ.update(job["environment"])
-    if "HF_ENDPOINT" in job["environment"]:  # read when it is imported, never again
+    if "HF_ENDPOINT" in job["environment"]:  # read only on import
         for name in [name for name in sys.modules if name.startswith(("huggingface_hub", "transformers"))]:
             del sys.modules[name]
     os.chdir(job["folder"])

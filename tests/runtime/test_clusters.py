@@ -1,4 +1,4 @@
-"""The number of a process from the variables of each cluster, compared with JAX's detection where there is one."""
+"""Process numbers from the variables of each cluster, compared with JAX's detection if it has one."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "3"}
 )
 def test_slurm_variables_match_jax(monkeypatch: pytest.MonkeyPatch, nodes: str, first: str) -> None:
     variables = SLURM | {"SLURM_STEP_NODELIST": nodes}
-    found = find_process(HostsConfig(), variables)
-    assert found == ProcessInfo("slurm", f"{first}:{61_440 + 123_456 % 4096}", 8, 5)
-    if first != "rack1-x":  # which JAX cuts short
+    info = find_process(HostsConfig(), variables)
+    assert info == ProcessInfo("slurm", f"{first}:{61_440 + 123_456 % 4096}", 8, 5)
+    if first != "rack1-x":  # which JAX truncates
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         theirs = jax_clusters.SlurmCluster
         address = theirs.get_coordinator_address(timeout_secs=1, override_coordinator_port=None)
-        assert (found.coordinator, found.processes, found.process) == (
+        assert (info.coordinator, info.processes, info.process) == (
             address,
             theirs.get_process_count(),
             theirs.get_process_id(),
@@ -82,27 +82,27 @@ def test_uneven_gpus_per_task_are_refused(visible: str) -> None:
 @pytest.mark.parametrize("variables", [GKE, SLICES])
 def test_tpu_variables_match_jax(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
     monkeypatch.setattr(clusters, "_has_tpu", lambda _: True)
-    found = find_process(HostsConfig(), variables)
+    info = find_process(HostsConfig(), variables)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     theirs = jax_clusters.GkeTpuCluster
     monkeypatch.setattr(theirs, "wait_for_coordinator", lambda *_: None)
     monkeypatch.setattr("jax._src.clusters.cloud_tpu_cluster.get_metadata", lambda _: ("", 404))
     address = theirs.get_coordinator_address(timeout_secs=1, override_coordinator_port=str(clusters.PORT))
-    assert found == ProcessInfo("tpu", address, theirs.get_process_count(), theirs.get_process_id())
+    assert info == ProcessInfo("tpu", address, theirs.get_process_count(), theirs.get_process_id())
 
 
 @pytest.fixture
 def metadata() -> Iterator[tuple[str, dict[str, str]]]:
-    """The address of a server like the metadata server of a Google machine, and its attributes."""
+    """Address and attributes of a server that acts like the metadata server of a Google machine."""
     attributes: dict[str, str] = {}
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            known = attributes.get(self.path.rpartition("/")[2])
-            self.send_response(404 if known is None or self.headers["Metadata-Flavor"] != "Google" else 200)
+            value = attributes.get(self.path.rpartition("/")[2])
+            self.send_response(404 if value is None or self.headers["Metadata-Flavor"] != "Google" else 200)
             self.end_headers()
-            self.wfile.write((known or "").encode())
+            self.wfile.write((value or "").encode())
 
         def log_message(self, *_: object) -> None:
             pass
@@ -144,7 +144,7 @@ def test_address_from_keys_or_variables() -> None:
     assert find_process(keys, {}) == ProcessInfo("address", "10.0.0.2:8476", 3, 1)
     variables = {"JAX_COORDINATOR_ADDRESS": "h:1", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "0"}
     assert find_process(HostsConfig(), variables) == ProcessInfo("address", "h:1", 2, 0)
-    # The cluster has the number of the process, the config the address of process 0.
+    # The cluster provides the process number, the config the address of process 0.
     assert find_process(HostsConfig(coordinator="h:1"), SLURM).coordinator == "h:1"
 
 

@@ -1,4 +1,4 @@
-"""The cache of compiled programs: where it is, and that several processes use it only if all share it."""
+"""The cache of compiled programs: its location, and that several processes use it only if all share it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ jax.jit(lambda x: x * 2 + 1)(1.0)
 
 
 def compile_in_process(folder: Path, setting: str, *, program: str = PROGRAM, **environment: str) -> tuple[str, int]:
-    """The cache's path that a new process prints, and the number of files below `folder` after it."""
+    """Compile in a new process; returns the cache's path and the number of files below `folder`."""
     inherited = {name: value for name, value in os.environ.items() if name != ENVIRONMENT}
     command = [sys.executable, "-c", program, setting]
     done = subprocess.run(command, env=inherited | environment, capture_output=True, text=True, check=True)
@@ -49,20 +49,20 @@ def test_environment_overrides_the_config(tmp_path: Path) -> None:
 
 
 @pytest.mark.run
-def test_each_run_of_a_process_has_its_own_cache(tmp_path: Path) -> None:
+def test_each_run_in_a_process_has_its_own_cache(tmp_path: Path) -> None:
     again = "jax.config.update('jax_persistent_cache_min_compile_time_secs', 0); jax.jit(lambda x: x * 3 + 1)(1.0)\n"
     later = "".join(f"set_compilation_cache('{folder}'); {again}" for folder in (tmp_path / "second", ""))
     _, files = compile_in_process(tmp_path / "first", str(tmp_path / "first"), program=PROGRAM + later)
     assert files == sum(path.is_file() for path in (tmp_path / "second").rglob("*")) > 0
 
 
-def test_no_folder_caches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_folder_disables_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(ENVIRONMENT)
     assert set_compilation_cache("") == ""
 
 
 class Pair:
-    """Stands in for `Processes`, for two threads that gather together."""
+    """A stand-in for `Processes` for two threads that gather values."""
 
     count = 2
 
@@ -101,7 +101,7 @@ def test_only_a_shared_cache_is_kept(
     assert not list(tmp_path.glob("**/shared-*"))
 
 
-PROGRAM_OF_SEVERAL = """
+SESSION_PROGRAM = """
 import os, sys
 from dataclasses import replace
 import jax
@@ -120,7 +120,7 @@ with session(config, ends_process=True):
 @pytest.mark.parametrize(("folder", "is_kept"), [("shared", True), ("of-NUMBER", False)])
 def test_processes_agree_on_a_shared_cache(folder: str, is_kept: bool, tmp_path: Path) -> None:
     script = tmp_path / "program.py"
-    script.write_text(PROGRAM_OF_SEVERAL)
+    script.write_text(SESSION_PROGRAM)
     command = [sys.executable, script, tmp_path / folder]
     with Group(command, 2, tmp_path / "program.log", address=as_words) as group:
         group.finish(60)

@@ -1,4 +1,4 @@
-"""Compiler options: the installed XLA knows them, and options of the environment take precedence."""
+"""Compiler options: the installed XLA supports them, and environment variables take precedence."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from bertjax.runtime import compilation
 from bertjax.runtime.compilation import FLAGS, compiler_options, known_options
 
 
-def test_installed_xla_knows_every_gpu_flag() -> None:
-    # XLA knows the options of the GPU compiler on every platform.
+def test_installed_xla_supports_every_gpu_flag() -> None:
+    # XLA supports the options of the GPU compiler on every platform.
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     options = compiler_options("gpu", 8, deterministic=True, environ={})
     assert "xla_gpu_deterministic_ops" in options
     assert known_options(options, mesh) == options
 
 
-@pytest.mark.long  # loads libtpu; the suite has another compiler, below
+@pytest.mark.long  # loads libtpu; the suite tests another compiler below
 def test_tpu_compiler_drops_unknown_options() -> None:
     # In a new process, since libtpu stays loaded.
     pytest.importorskip("libtpu", reason="needs the TPU's compiler: pip install libtpu")
@@ -35,8 +35,8 @@ def test_tpu_compiler_drops_unknown_options() -> None:
         "from bertjax.runtime.compilation import compiler_options, known_options\n"
         "devices = topologies.get_topology_desc(platform='tpu', topology_name='v5e:2x2').devices\n"
         "options = compiler_options('tpu', 4, environ={}) | {'xla_tpu_enable_latency_hiding_scheduler': True}\n"
-        "asked = options | {'xla_tpu_nonsense': True}\n"
-        "assert known_options(asked, make_mesh(MeshConfig(), devices)) == options\n"
+        "requested = options | {'xla_tpu_nonsense': True}\n"
+        "assert known_options(requested, make_mesh(MeshConfig(), devices)) == options\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Messages, the rendezvous and the relay. Threads play the processes, over real connections."""
+"""Messages, the rendezvous and the relay, with threads as processes and real connections."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ def process_info(address: str, processes: int, number: int) -> ProcessInfo:
 
 
 def join_all(address: str, processes: int, numbers: list[int], seconds: float = 30, clock=time.monotonic) -> list:
-    """The outcome of the rendezvous for each of these processes."""
+    """Run the rendezvous in a thread for each process; returns the outcomes."""
     infos = [process_info(address, processes, number) for number in numbers]
     return run_in_threads(
         [lambda info=info: rendezvous(info, f"host-{info.process}", seconds, clock) for info in infos]
     )
 
 
-def running_out() -> Callable[[], float]:
-    """A clock that is a second later whenever it is read."""
+def ticking_clock() -> Callable[[], float]:
+    """A clock that advances by a second at each reading."""
     return itertools.count().__next__
 
 
@@ -64,25 +64,25 @@ def admitted(monkeypatch: pytest.MonkeyPatch) -> dict[int, threading.Event]:
     """An event for each process number, set when process 0 has admitted that process."""
     events, admit = {number: threading.Event() for number in range(1, 5)}, connections._admit
 
-    def admit_and_tell(meeting: Meeting, line: Line, info: ProcessInfo) -> bool:
+    def admit_and_notify(meeting: Meeting, line: Line, info: ProcessInfo) -> bool:
         is_member = admit(meeting, line, info)
         for number in meeting.lines:
             events[number].set()
         return is_member
 
-    monkeypatch.setattr(connections, "_admit", admit_and_tell)
+    monkeypatch.setattr(connections, "_admit", admit_and_notify)
     return events
 
 
-def joining(address: str, processes: int) -> tuple[threading.Thread, list[object]]:
-    """Processes 0 and 2 in the background; the list has their outcomes once the thread has ended."""
+def join_in_background(address: str, processes: int) -> tuple[threading.Thread, list[object]]:
+    """Join processes 0 and 2 in a background thread, which fills the list with their outcomes."""
     outcomes: list[object] = []
     thread = threading.Thread(target=lambda: outcomes.extend(join_all(address, processes, [0, 2])))
     thread.start()
     return thread, outcomes
 
 
-def test_messages_survive_the_line() -> None:
+def test_messages_survive_encoding() -> None:
     for message in (Greeting(1, 3, "host-1"), Welcome(), Signalled(15, leaving=True), Contribution(0, "loss", "ü\n")):
         assert decode(encode(message).rstrip(b"\n")) == message
 
@@ -95,14 +95,14 @@ def test_decode_refuses_other_programs(line: bytes) -> None:
         decode(line)
 
 
-def test_a_long_message_arrives_and_a_too_long_one_is_refused() -> None:
+def test_line_sends_long_messages_and_refuses_too_long_ones() -> None:
     here, there = map(Line, socket.socketpair())
     message = Contribution(0, "the log", "x" * (5 << 20))
     threading.Thread(target=here.send, args=(message,), daemon=True).start()
     received: list[object] = []
     while not received:
         messages = there.receive()
-        assert messages is not None, "taken for a closed connection"
+        assert messages is not None, "mistaken for a closed connection"
         received += messages
     assert received == [message]
     with pytest.raises(ValueError, match=r"a message to another process \(the log\) has 67,1\d\d,\d\d\d bytes"):
@@ -133,10 +133,10 @@ def test_missing_processes_are_named_to_all(admitted: dict[int, threading.Event]
         assert "0 (host-0), 1 (host-1), 4 (host-4)" in str(error)
 
 
-def test_an_absent_coordinator_is_named() -> None:
+def test_absent_coordinator_is_named() -> None:
     address = free_address()
     with pytest.raises(TimeoutError, match=rf"process 2 of 3: nothing answers at {address}.* after 4 s"):
-        rendezvous(process_info(address, 3, 2), "host", 4, running_out())
+        rendezvous(process_info(address, 3, 2), "host", 4, ticking_clock())
 
 
 @pytest.mark.parametrize(("numbers", "message"), [([0, 1, 1], "process 1 connected twice"), ([0, 7], "process 7 of 3")])
@@ -177,12 +177,12 @@ def test_another_program_at_the_port_is_named() -> None:
 
         threading.Thread(target=hang_up, daemon=True).start()
         with pytest.raises(TimeoutError, match=f"the program at {address} is not process 0 of this job"):
-            rendezvous(process_info(address, 2, 1), "host", 4, running_out())
+            rendezvous(process_info(address, 2, 1), "host", 4, ticking_clock())
 
 
-def test_another_version_is_refused(admitted: dict[int, threading.Event]) -> None:
+def test_other_version_of_bertjax_is_refused(admitted: dict[int, threading.Event]) -> None:
     address = free_address()
-    thread, outcomes = joining(address, 3)
+    thread, outcomes = join_in_background(address, 3)
     assert admitted[2].wait(SECONDS)
     line = Line(socket.create_connection(split_address(address)))
     greeting = encode(Greeting(1, 3, "old-host", "0.0.7"))
@@ -196,7 +196,7 @@ def test_another_version_is_refused(admitted: dict[int, threading.Event]) -> Non
         assert message in str(error)
 
 
-def test_a_taken_port_is_named() -> None:
+def test_occupied_port_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         with pytest.raises(OSError, match=f"cannot listen at {address}"):
@@ -227,9 +227,9 @@ def test_rendezvous_survives_strangers_and_restarts(admitted: dict[int, threadin
     assert all(isinstance(one, Meeting) and one.hosts == ["host-0", "late", "late"] for one in meetings), meetings
 
 
-def test_a_signal_in_the_rendezvous_stops_all(admitted: dict[int, threading.Event]) -> None:
+def test_signal_in_the_rendezvous_stops_all(admitted: dict[int, threading.Event]) -> None:
     address = free_address()
-    thread, outcomes = joining(address, 4)
+    thread, outcomes = join_in_background(address, 4)
     assert admitted[2].wait(SECONDS)
     line = Line(socket.create_connection(split_address(address)))
     line.send(Greeting(1, 4, "host-1"))
@@ -271,7 +271,7 @@ def test_relay_passes_bytes_both_ways_at_once(ends: tuple[socket.socket, socket.
     ]
     for sender in senders:
         sender.start()
-    # Each reads only after both began to send more than the buffers of a connection hold.
+    # Each payload is larger than the buffers of a connection.
     assert receive(ends[1], len(payloads[0])) == payloads[0]
     assert receive(ends[0], len(payloads[1])) == payloads[1]
     for sender in senders:
@@ -285,11 +285,11 @@ def test_relay_hides_the_end_of_the_service(ends: tuple[socket.socket, socket.so
     upstream.close()
     for data in (b"one to a closed socket", b"one after its reset", b"and one more"):
         client.sendall(data)
-        time.sleep(0.05)  # so that the relay reads each alone
+        time.sleep(0.05)  # so that the relay reads each separately
     assert select.select([client], [], [], 0.5)[0] == []  # neither an end nor an error
 
 
-def test_relay_passes_on_the_end_of_the_client(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_relay_forwards_the_end_of_the_client(ends: tuple[socket.socket, socket.socket]) -> None:
     client, upstream = ends
     client.close()
     assert upstream.recv(1) == b""
@@ -340,7 +340,7 @@ def test_avoid_proxies_lists_hosts_of_the_job(
 
 
 def test_equal_values_are_sent_once():
-    """What process 0 sends to each of a thousand processes does not grow with their number."""
+    """The message of process 0 to each of a thousand processes does not grow with their number."""
     for values in (["a" * 64] * 1024, ["first", *[""] * 1023], ["a"] * 500 + ["b"] + ["a"] * 523):
         message = decode(encode(Gathered.pack(7, values)))
         assert message.unpack() == values and message.turn == 7

@@ -1,6 +1,6 @@
-"""The heartbeat: lost, hanging and failing processes, and the unit where a signal stops all.
+"""The heartbeat: lost, hanging and failing processes, and the unit at which a signal stops all.
 
-Threads play the processes, over real connections; `tests/run/test_hosts.py` has real processes.
+With threads as processes and real connections; `tests/run/test_hosts.py` has real processes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def wait_until(condition: Callable[[], object], seconds: float = 60) -> None:
 
 
 class Crew:
-    """The heartbeats of several processes, with one clock; `ends` has how each was ended."""
+    """The heartbeats of several processes with one clock; `ends` has the messages and exit codes of each."""
 
     def __init__(self, count: int, patience: float) -> None:
         self.clock = Clock()
@@ -65,13 +65,13 @@ class Crew:
         self.hang_up(number)
 
     def hang_up(self, number: int) -> None:
-        """Close the connections of a process, as the system does when it ends."""
+        """Close the connections of a process, like the system when it exits."""
         for line in self.heartbeats[number]._lines.values():
             with contextlib.suppress(OSError):
                 line.socket.shutdown(socket.SHUT_RDWR)
 
     def wait_for_ends(self, numbers: list[int]) -> list[tuple[str, int]]:
-        """How these were ended, while the clock goes on."""
+        """Advance the clock until these processes have exited; returns their messages and exit codes."""
         for _ in range(3000):
             if all(self.ends[number] for number in numbers):
                 break
@@ -80,7 +80,7 @@ class Crew:
         return [self.ends[number][0] if self.ends[number] else ("", 0) for number in numbers]
 
     def wait_for_beats(self, count: int = 3) -> None:
-        """Until every process has sent so many more heartbeats."""
+        """Wait until every process has sent `count` more heartbeats."""
         for _ in range(count):
             before = [heartbeat._progress.get(number) for number, heartbeat in enumerate(self.heartbeats)]
             for number, heartbeat in enumerate(self.heartbeats):
@@ -109,26 +109,26 @@ def test_gather_returns_the_values_of_all() -> None:
 
 
 @pytest.mark.parametrize("victim", [0, 1, 2])
-def test_a_closed_connection_is_a_lost_process(victim: int) -> None:
+def test_closed_connection_is_a_lost_process(victim: int) -> None:
     with make_crew(3) as crew:
-        crew.heartbeats[victim]._send = lambda *_, **__: None  # the dead send nothing
+        crew.heartbeats[victim]._send = lambda *_, **__: None  # a dead process sends nothing
         crew.hang_up(victim)
         for message, code in crew.wait_for_ends([number for number in range(3) if number != victim]):
             assert f"lost process {victim} (host-{victim})" in message and code == LOST
 
 
-def test_a_process_that_says_goodbye_is_not_lost() -> None:
+def test_process_that_says_goodbye_is_not_lost() -> None:
     with make_crew(3) as crew:
         crew.heartbeats[2].close()
         wait_until(lambda: 2 in crew.heartbeats[0]._hung_up)
         assert crew.ends == [[], [], []]
 
 
-def test_a_silent_process_is_lost() -> None:
+def test_silent_process_is_lost() -> None:
     with make_crew(3, PATIENCE) as crew:
         crew.heartbeats[1]._send = lambda *_, **__: None
         while not crew.ends[0]:
-            crew.clock.now += PATIENCE / 2  # never enough for the others to seem silent
+            crew.clock.now += PATIENCE / 2  # too little for the others to count as silent
             wait_until(
                 lambda: (
                     crew.ends[0]
@@ -137,18 +137,18 @@ def test_a_silent_process_is_lost() -> None:
             )
         for message, code in crew.wait_for_ends([0, 2]):
             assert "lost process 1 (host-1): it sent nothing for" in message and code == LOST
-        assert crew.clock.now > 3 * PATIENCE  # at rest it is three times as patient
+        assert crew.clock.now > 3 * PATIENCE  # the patience at rest is three times as long
 
 
 @pytest.mark.parametrize("code", [FAILED, 2])
-def test_an_error_of_one_ends_all(code: int) -> None:
+def test_error_in_one_process_ends_all(code: int) -> None:
     with make_crew(3) as crew:
         crew.heartbeats[1].fail("the disk is full", code)
         for message, ended in crew.wait_for_ends([0, 2]):
             assert "process 1 (host-1) ended with an error: the disk is full" in message and ended == code
 
 
-def test_a_second_interrupt_ends_all() -> None:
+def test_second_interrupt_ends_all() -> None:
     with make_crew(3) as crew:
         for agreement in crew.agreements:
             agreement.begin_unit()
@@ -157,7 +157,7 @@ def test_a_second_interrupt_ends_all() -> None:
             assert "interrupted twice" in message and code == 130
 
 
-def test_a_failing_listener_ends_all() -> None:
+def test_failing_listener_ends_all() -> None:
     with make_crew(3) as crew:
         crew.heartbeats[2]._lines[0].send(Welcome())
         (message, code), *others = crew.wait_for_ends([0, 1, 2])
@@ -169,44 +169,44 @@ def test_a_failing_listener_ends_all() -> None:
 def work(
     agreement: Agreement,
     number: int,
-    begun: list[int],
+    unit_counts: list[int],
     rng: random.Random,
     stuck_at: int = -1,
     over: threading.Event | None = None,
 ) -> int:
-    """Take units that end only when all have begun them, at most two ahead; the number of units.
+    """Begin units, at most two ahead of the slowest process; returns their number.
 
-    A worker that is stuck stays so until the test is `over`, and so do those that wait for it.
+    A worker that is stuck, and those that wait for it, stay so until the test is `over`.
     """
     units, over = 0, over or threading.Event()
     while units < 10_000 and agreement.begin_unit(first=units == 0):
-        begun[number] = units = units + 1
+        unit_counts[number] = units = units + 1
         agreement.mark_dispatched()
         if units == stuck_at:
             over.wait()
             return units
         time.sleep(rng.choice([0, 0, 0.001, 0.004]))
-        while min(begun) < units - 2:  # the devices of the others
+        while min(unit_counts) < units - 2:  # like devices that wait for the others
             if over.wait(0.0005):
                 return -1
     return units
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_signal_stops_all_at_the_same_unit(seed: int) -> None:
+def test_signal_stops_all_at_the_same_unit(seed: int) -> None:
     rng = random.Random(seed)
-    begun = [0, 0, 0]
+    unit_counts = [0, 0, 0]
     with make_crew(3) as crew:
 
         def strike() -> None:
             unit = rng.randrange(1, 150)
-            while min(begun) < unit:
+            while min(unit_counts) < unit:
                 time.sleep(0.0005)
             for _ in range(rng.choice([1, 3])):
                 crew.heartbeats[rng.randrange(3)].wake.send(bytes([signal.SIGTERM]))
 
         workers = [
-            partial(work, crew.agreements[number], number, begun, random.Random(seed * 3 + number))
+            partial(work, crew.agreements[number], number, unit_counts, random.Random(seed * 3 + number))
             for number in range(3)
         ]
         units = run_in_threads([*workers, strike])[:3]
@@ -215,31 +215,31 @@ def test_a_signal_stops_all_at_the_same_unit(seed: int) -> None:
         assert crew.unwound == [] and crew.ends == [[], [], []]
 
 
-def test_a_signal_before_the_first_unit_ends_all_at_once() -> None:
+def test_signal_before_the_first_unit_ends_all_at_once() -> None:
     with make_crew(3) as crew:
         crew.agreements[0].begin_unit(first=True)  # compiling
         crew.heartbeats[1].wake.send(bytes([signal.SIGINT]))
         wait_until(lambda: len(crew.unwound) == 3)
         assert sorted(crew.unwound) == [0, 1, 2]
         assert {heartbeat.exit_code for heartbeat in crew.heartbeats} == {130}
-        for message, code in crew.wait_for_ends([0, 1, 2]):  # the main thread has not ended the process
+        for message, code in crew.wait_for_ends([0, 1, 2]):  # because the main thread has not exited
             assert "prepared text is kept" in message and code == 130
 
 
-def test_a_hang_names_the_process_that_is_behind() -> None:
-    begun, over = [0, 0, 0], threading.Event()
+def test_hang_names_the_process_that_is_behind() -> None:
+    unit_counts, over = [0, 0, 0], threading.Event()
     with make_crew(3) as crew:
         threads = [
             threading.Thread(
                 target=work,
-                args=(crew.agreements[n], n, begun, random.Random(n), 40 if n == 1 else -1, over),
+                args=(crew.agreements[n], n, unit_counts, random.Random(n), 40 if n == 1 else -1, over),
                 daemon=True,
             )
             for n in range(3)
         ]
         for thread in threads:
             thread.start()
-        wait_until(lambda: begun == [43, 40, 43])
+        wait_until(lambda: unit_counts == [43, 40, 43])
         crew.clock.now += LONGEST_UNIT + 1
         for message, code in crew.wait_for_ends([0, 2]):
             assert "lost process 1 (host-1): it hangs" in message and code == LOST
@@ -248,8 +248,8 @@ def test_a_hang_names_the_process_that_is_behind() -> None:
             thread.join()
 
 
-def test_the_limit_of_a_unit_follows_units_like_it() -> None:
-    """The first unit of a stage, and an evaluation, have none like them."""
+def test_hang_limit_follows_the_duration_of_units() -> None:
+    """The first unit of a stage and an evaluation have no usual duration."""
     clock = Clock()
     agreement = Agreement(clock)
     for _ in range(2):  # stages
@@ -259,7 +259,7 @@ def test_the_limit_of_a_unit_follows_units_like_it() -> None:
             assert agreement.progress().limit == (LONGEST_UNIT if unit else LONGEST_OTHER)
     agreement.begin_unit(doing="evaluation")
     assert agreement.progress().limit == LONGEST_OTHER
-    clock.now += 1000  # which does not count for the units
+    clock.now += 1000  # does not count for units
     agreement.begin_unit()
     assert agreement.progress().limit == LONGEST_UNIT
     for _ in range(9):
@@ -273,7 +273,7 @@ def test_work_without_a_limit_does_not_hang() -> None:
         for agreement in crew.agreements:
             agreement.begin_unit(first=True)
         crew.clock.now += 10 * LONGEST_OTHER
-        crew.wait_for_beats()  # compiling, while they look at each other
+        crew.wait_for_beats()  # while compiling
         for agreement in crew.agreements:
             agreement.mark_dispatched()
         with crew.agreements[0].taking_time(), crew.agreements[1].taking_time("input"):

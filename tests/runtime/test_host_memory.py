@@ -1,4 +1,4 @@
-"""On a CPU the temporaries of a program reuse the pages of the last call; the memory of a container."""
+"""Programs on a CPU reuse the memory pages of their last call; memory limits of containers."""
 
 from __future__ import annotations
 
@@ -29,28 +29,26 @@ def faults():
 
 x = jnp.ones(32_000_000)
 total(x).block_until_ready()
-temporaries, found = Temporaries(), []
+temporaries, counts = Temporaries(), []
 for _ in range(9):
     temporaries.reuse()
     before = faults()
     total(x).block_until_ready()
-    found.append(faults() - before)
+    counts.append(faults() - before)
 size = total.lower(x).compile().memory_analysis().temp_size_in_bytes
-print(size // resource.getpagesize(), *found)
+print(size // resource.getpagesize(), *counts)
 """
 
 
-@pytest.mark.long  # a process of its own, as in tests/finetune/test_finetune_verb.py
+@pytest.mark.long  # starts a process
 @pytest.mark.run
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs a C library that can keep freed memory")
 def test_programs_reuse_the_pages_of_the_last_call() -> None:
     environment = os.environ | surroundings(devices=1)
-    ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=environment, timeout=600
-    )
-    assert ended.returncode == 0, ended.stderr[-2000:]
-    pages, *faults = map(int, ended.stdout.split())
-    assert pages > 20_000, "too small to measure: glibc gives a thread no memory of this size without mapping it"
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=environment, timeout=600)
+    assert done.returncode == 0, done.stderr[-2000:]
+    pages, *faults = map(int, done.stdout.split())
+    assert pages > 20_000, "too small: glibc would not map memory of this size"
     assert statistics.median(faults) < pages / 10, faults
 
 

@@ -1,4 +1,4 @@
-"""Processes: the end of a process with closed output, and the second join."""
+"""Processes exit with closed output, and join the processes of a run only once."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ time.sleep(20)
 
 
 @pytest.mark.run
-def test_process_ends_although_its_output_is_closed() -> None:
+def test_process_exits_with_its_output_closed() -> None:
     assert subprocess.run([sys.executable, "-c", CLOSED_OUTPUT], timeout=120).returncode == 75
 
 
-def test_a_second_join_in_one_process_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """JAX joins once: otherwise the second run of a script would end after the first has trained."""
+def test_second_join_in_one_process_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX can join once; without this error, the second run in a script would fail only after the first has trained."""
     monkeypatch.setattr(Processes, "_has_joined", True)
     with pytest.raises(ValueError, match="start a new process for the next run"):
         Processes(ProcessInfo("address", "127.0.0.1:1", 2, 1), HostsConfig()).__enter__()

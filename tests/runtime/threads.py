@@ -1,4 +1,4 @@
-"""Functions run in threads, and a clock that stands still until a test moves it."""
+"""Run functions in threads, and a clock that only a test advances."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 
 class Clock:
-    """Stands in for `time.monotonic`, however slow the machine is."""
+    """A stand-in for `time.monotonic` that does not depend on the machine's speed."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -17,7 +17,7 @@ class Clock:
 
 
 def run_in_threads(functions: Sequence[Callable[[], object]]) -> list[object]:
-    """Run the functions at the same time; what each returns or raises."""
+    """Run the functions at the same time; returns what each returns or raises."""
     results: list[object] = [None] * len(functions)
 
     def run(index: int) -> None:
