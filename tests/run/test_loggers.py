@@ -126,12 +126,13 @@ def test_verbs_accept_log_options(tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == [recipe.name]
 
 
-def test_preflight_refuses_wandb_without_a_key(monkeypatch, tmp_path):
-    pytest.importorskip("wandb", reason="needs wandb: pip install 'bertjax[wandb]'")
+def test_preflight_refuses_wandb_without_a_key(monkeypatch, tmp_path, request):
+    wandb = pytest.importorskip("wandb", reason="needs wandb: pip install 'bertjax[wandb]'")
     for name in ("WANDB_MODE", "WANDB_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    request.addfinalizer(wandb.teardown)  # wandb caches its settings in the process, also for later tests
     with pytest.raises(ValueError, match=r"--log wandb\) has no key; run `wandb login` .*WANDB_MODE=offline"):
         preflight(replace(Config(), log=("wandb",)))
 
