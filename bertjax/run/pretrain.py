@@ -98,8 +98,8 @@ def pretrain(
     Raises ValueError for a config, text or run directory that cannot be used, and Stopped, a KeyboardInterrupt, if a
     signal ended the run: at once if nothing would be lost, otherwise after the current step was saved.
     """
-    began = time.monotonic()
-    clock = seconds_of_this_process if ends_process else lambda: time.monotonic() - began
+    start = time.monotonic()
+    clock = seconds_of_this_process if ends_process else lambda: time.monotonic() - start
     with session(config, ends_process=ends_process) as (processes, say):
         # 1. Config: checked before text is prepared, which may take hours
         config = replace(config, plugins=use_plugins(config.plugins))
@@ -108,14 +108,15 @@ def pretrain(
             requested_data = config.data
             config = with_vocabulary(preflight(config))
             if has_class(config.model):
-                tensor_table(config.model)  # raises now what the export would raise: a head without a table
+                tensor_table(config.model)  # fails now instead of in the export if a head has no table
             require_sources(config.data)
-            config = keep_decided_length(config, user_keys)
+            config = keep_decided_length(config, user_keys)  # a resumed run keeps what was decided at its start
             config = keep_memory_fit(config, processes)
             callbacks = [*callbacks, *make_hooks(config)]
             config = replace(config, plugins=with_entry_points(config.plugins))
             require_own_run(config)
-            initial_model, teacher = _read_initial_model(config), read_teacher(config)
+            initial_model = _read_initial_model(config)
+            teacher_model = read_teacher(config)
             probe_files = read_probe_files(config)
         if announce:
             say(announce)
@@ -126,26 +127,23 @@ def pretrain(
         with SIGNS.doing("opening the training text"):
             content = _open_data(config, processes)
         if has_class(config.model):
-            to_config_json(config.model, content.tokenizer.special)  # raises now for ids that the export would refuse
+            to_config_json(config.model, content.tokenizer.special)  # fails now instead of in the export
 
         with tensorflow_ahead():
             # 3. Mesh, networks and programs
             with SIGNS.doing("assembling the run"):
-                fitted = None if teacher is None else fit_teacher(teacher, config, content.tokenizer)
+                teacher = None if teacher_model is None else fit_teacher(teacher_model, config, content.tokenizer)
                 gradient_metrics = merge_gradient_metrics(callbacks)
-                job = assemble(config, content, teacher=fitted, gradient_metrics=gradient_metrics, processes=processes)
+                job = assemble(config, content, teacher=teacher, gradient_metrics=gradient_metrics, processes=processes)
                 probes = make_probes(job, content, probe_files, processes)
             processes.require_same("teacher", job.metadata["teacher_digest"], "give every host the same weights")
             if config.training.budget:
-                job = fit_to_budget(
-                    job, user_keys, clock, functools.partial(_finish_untrained, content), processes, say
-                )
+                finish = functools.partial(_finish_untrained, content)
+                job = fit_to_budget(job, user_keys, clock, finish, processes, say)
             if (reference := reference_for(job.metadata)) is not None:
                 job = replace(job, remark=reference.remark(job.shown))
-                say(
-                    f"held-out losses are compared with {len(reference.seeds)} runs of {reference.name} on the same "
-                    "text"
-                )
+                runs = f"{len(reference.seeds)} runs of {reference.name} on the same text"
+                say(f"held-out losses are compared with {runs}")
             notes = [f"note: {note}" for note in content.notes]
             say(describe(job, [content.name, *sizes(content).splitlines(), *notes]))
             if processes.count > 1:
@@ -167,7 +165,7 @@ def pretrain(
                 result = _finish(outcome.config, content, outcome, processes.first)
                 if processes.first:
                     seal(result.directory)
-    if result is None:
+    if result is None:  # raise outside of the session, which all processes leave together
         raise_stopped(
             outcome.exit_code,
             f"stopped after step {outcome.step:,}; checkpoint saved in {outcome.config.directory}.\n"
