@@ -209,7 +209,7 @@ def assemble_task(
         make_job(config, mesh, blueprint, optimizer, tokenizer, content.fingerprint, teacher),
         stages=(run_stage,),
         doing=config.name,
-        shown=(
+        progress_columns=(
             *(("loss", name, "{:.4f}") for name in losses),
             *((name, name, "{:.4f}") for name in content.metrics),
         ),

@@ -129,8 +129,8 @@ def _write(output: AnyPath, newest: AnyPath, model: TrainedModel, sources: Seque
     base_metadata = {name: value for name, value in metadata.items() if name not in ("arrays", "step")}
     with own_directory(output) as staging:
         describe_run(config, model.tokenizer, staging)
-        with Checkpoints(output / DIRECTORY, keep_last=1, staging=staging) as saved:
-            saved.save(
+        with Checkpoints(output / DIRECTORY, keep_last=1, staging=staging) as checkpoints:
+            checkpoints.save(
                 step, {"params": model.params}, base_metadata | {"config": to_dict(config), AVERAGED: list(sources)}
             )
         seal(output)

@@ -34,7 +34,7 @@ def describe(job: Job, data: Sequence[str]) -> str:
     attention = _describe_attention(choose_stage_attention(config, mesh, tuple(stage.stage for stage in job.stages)))
     block = {
         "Device": [f"{device}; peak {job.peak}", *_describe_deterministic(config, mesh)],
-        "Model": [f"{parameters - padding:,} parameters; {attention}", *filter(None, [job.fitted])],
+        "Model": [f"{parameters - padding:,} parameters; {attention}", *filter(None, [job.memory_fit])],
         "Data": [*data, *_describe_sources(config.data.mixed, job.stages[0].batches.shares)],
         "Schedule": [_describe_stage(stage, batch_shards(mesh)) for stage in job.stages],
         "Cost": [_describe_cost(job)],

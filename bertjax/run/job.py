@@ -17,7 +17,7 @@ from bertjax.parallel.mesh import mesh_sharing
 from bertjax.parallel.sharding import local_rows, put_on_devices
 from bertjax.run.checkpoint_metadata import run_metadata
 from bertjax.run.hooks.early_stopping import Patience
-from bertjax.run.metrics import Shown, progress_figures
+from bertjax.run.metrics import ProgressColumn, progress_columns
 from bertjax.runtime.processes import Processes
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training import objectives
@@ -152,8 +152,8 @@ class Job:
     metadata: dict
     peak: Peak
     doing: str = "pretraining"  # for the progress line
-    shown: tuple[Shown, ...] = ()
-    fitted: str = ""  # the settings that were chosen so that a step fits into memory, and why
+    progress_columns: tuple[ProgressColumn, ...] = ()
+    memory_fit: str = ""  # the settings that were chosen so that a step fits into memory, and why
     patience: Patience | None = None
     # (step, held-out figures) -> a comment to print after the figures.
     remark: Callable[[int, Mapping[str, float]], str] = lambda step, figures: ""
@@ -186,18 +186,18 @@ def assemble(
         content.require_cached(stage.data, size, local_rows(mesh, size))
     optimizer = make_optimizer(config.optimizer)
     programs = StepPrograms(config, mesh, optimizer, teacher_model, gradient_metrics)
-    config, fitted = programs.fit(processes)
+    config, memory_fit = programs.fit(processes)
     stages = make_stages(config)
     selection = stages if only_at is None else (stage_at(stages, only_at),)
     blueprint = programs.blueprint(config.execution)
     frozen = NO_FROZEN if teacher is None else put_teacher(teacher, blueprint, config)
-    trained = [stage_objectives(config, stage) for stage in selection]
+    groups = [stage_objectives(config, stage) for stage in selection]
     unigram = unigram_baseline(content.held_out_text(), tokenizer.vocab_size)
 
     @cache
     def make_eval(model: ModelConfig, names: tuple[str, ...]) -> EvalStep:
         packed, stage_blueprint = rows_are_packed(config.data), blueprint.with_model(model)
-        group = next(one for one, stage in zip(trained, selection, strict=True) if stage.training.objectives == names)
+        group = next(one for one, stage in zip(groups, selection, strict=True) if stage.training.objectives == names)
         sums = make_eval_step(stage_blueprint, group, packed=packed, deterministic=config.deterministic)
         return lambda params, batch, frozen=frozen: sums(params, batch, frozen)
 
@@ -213,8 +213,13 @@ def assemble(
         )
 
     job = make_job(config, mesh, blueprint, optimizer, tokenizer, content.fingerprint, teacher)
-    figures = progress_figures({objective.name: objective for group in trained for objective in group}.values())
-    return replace(job, stages=tuple(map(make_run_stage, selection, trained)), shown=figures, fitted=fitted)
+    all_objectives = {objective.name: objective for group in groups for objective in group}.values()
+    return replace(
+        job,
+        stages=tuple(map(make_run_stage, selection, groups)),
+        progress_columns=progress_columns(all_objectives),
+        memory_fit=memory_fit,
+    )
 
 
 def draw_networks(

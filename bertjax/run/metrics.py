@@ -19,8 +19,8 @@ TOKENS_SEEN = "train/tokens_seen"  # tokens without padding since step 0, over a
 _STEPS_AHEAD, _STEPS_AHEAD_ON_CPU = 2, 0
 
 # A figure on the progress line: (label, name in the log with or without its group, format).
-Shown = tuple[str, str, str]
-_RATE: Shown = ("tok/s", "perf/tokens_per_second", "{:,.0f}")
+ProgressColumn = tuple[str, str, str]
+_RATE: ProgressColumn = ("tok/s", "perf/tokens_per_second", "{:,.0f}")
 
 _LOGGED = ("loss", "accuracy", "precision", "recall")  # suffixes of the objectives' figures that are logged
 
@@ -102,7 +102,7 @@ class StepMetrics:
         return mfu(self._timed_flops / self._timed_seconds, self._peak) if self._timed_seconds else 0.0
 
 
-def progress_figures(objectives: Iterable[Objective]) -> tuple[Shown, ...]:
+def progress_columns(objectives: Iterable[Objective]) -> tuple[ProgressColumn, ...]:
     """The figures that objectives show on the progress line."""
     return tuple((m.brief, name, f"{{:{m.form}}}") for name, m in list_measures(objectives) if m.brief)
 
@@ -113,7 +113,7 @@ def _mean_of_finite(values: list[np.ndarray]) -> float:
     return float(np.mean(finite)) if finite else float("nan")
 
 
-def brief(figures: Mapping[str, float], columns: Sequence[Shown]) -> str:
+def brief(figures: Mapping[str, float], columns: Sequence[ProgressColumn]) -> str:
     """Format figures for the progress line: those in `columns` that exist, and the rate."""
     values = {name.split("/", 1)[1]: value for name, value in figures.items()} | dict(figures)
     return "  ".join(

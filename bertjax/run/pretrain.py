@@ -32,11 +32,11 @@ from bertjax.run.checkpoint import saved_steps
 from bertjax.run.checkpoint_metadata import DRAWN
 from bertjax.run.checks import preflight
 from bertjax.run.describe import describe, describe_process
-from bertjax.run.fitted import keep_memory_fit
 from bertjax.run.hooks import make_hooks
 from bertjax.run.job import Job, assemble
 from bertjax.run.loop import Outcome
 from bertjax.run.reference_curve import reference_for
+from bertjax.run.resume_memory_fit import keep_memory_fit
 from bertjax.run.run_directory import data_to_resume, load_run, require_own_run, seal
 from bertjax.run.session import print_now, raise_stopped, require_same_config, session
 from bertjax.run.time_budget import fit_to_budget, keep_decided_length, seconds_of_this_process
@@ -141,7 +141,7 @@ def pretrain(
                 finish = functools.partial(_finish_untrained, content)
                 job = fit_to_budget(job, user_keys, clock, finish, processes, say)
             if (reference := reference_for(job.metadata)) is not None:
-                job = replace(job, remark=reference.remark(job.shown))
+                job = replace(job, remark=reference.remark(job.progress_columns))
                 runs = f"{len(reference.seeds)} runs of {reference.name} on the same text"
                 say(f"held-out losses are compared with {runs}")
             notes = [f"note: {note}" for note in content.notes]

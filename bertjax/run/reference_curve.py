@@ -22,7 +22,7 @@ from bertjax.config.recipes import RECIPES
 from bertjax.config.resume import IDENTITY
 from bertjax.run.checkpoint import read_metadata
 from bertjax.run.compatibility import FINGERPRINTS, RULES, without_microbatches
-from bertjax.run.metrics import Shown
+from bertjax.run.metrics import ProgressColumn
 from bertjax.run.telemetry import METRICS_FILE, curves, read_metrics
 from bertjax.storage.files import replace_text
 from bertjax.storage.json_documents import Between, Count, Sha256, read_json
@@ -85,7 +85,7 @@ class Reference:
     device: str
     curves: Mapping[str, Curve]  # by name in the log, such as eval/mlm_loss
 
-    def remark(self, columns: Sequence[Shown]) -> Remark:
+    def remark(self, columns: Sequence[ProgressColumn]) -> Remark:
         """Return a function that compares the held-out losses in `columns` with the reference, as text."""
         labels = {f"eval/{name}": label for label, name, _ in columns if name.endswith("loss")}
         names = {name: label for name, label in labels.items() if name in self.curves}

@@ -28,20 +28,20 @@ def main() -> None:
         content = np.random.default_rng(1).normal(size=8192).astype(np.float32)  # too large to be stored in an index
         state = {name: put_on_devices(content, halves) for name in ("bias", "kernel")}
         abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
-        with Checkpoints(folder, keep_last=2) as saved:
+        with Checkpoints(folder, keep_last=2) as checkpoints:
             for step in (1, 2):
-                saved.save(step, state, metadata)
+                checkpoints.save(step, state, metadata)
         together.gather("saved")
         if together.first:
             for file in Path(folder, "2", "state", "ocdbt.process_1").rglob("d/*"):
                 file.unlink()
         together.gather("damaged")
-        saved = Checkpoints(folder, keep_last=2)
+        checkpoints = Checkpoints(folder, keep_last=2)
         try:
-            saved.restore(abstract, metadata)
+            checkpoints.restore(abstract, metadata)
         except DamagedCheckpoint as error:
             print(f"refused: {error}", flush=True)
-        restored = saved.restore(abstract, metadata, "previous")
+        restored = checkpoints.restore(abstract, metadata, "previous")
         print(f"restored {restored.step}", *restored.notices, flush=True)
 
 

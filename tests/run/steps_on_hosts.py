@@ -50,8 +50,8 @@ def run(config: Config, job: dict[str, Any]) -> dict[str, Any]:
     with jax.set_mesh(run_job.mesh):
         restored = [restore_and_compare(run_job, Path(directory)) for directory in job["restore"]]
         if job["save"]:
-            with Checkpoints(job["save"], keep_last=1) as saved:
-                saved.save(SAVED_STEP, known_state(run_job), run_job.metadata)
+            with Checkpoints(job["save"], keep_last=1) as checkpoints:
+                checkpoints.save(SAVED_STEP, known_state(run_job), run_job.metadata)
         return {"restored": restored} | train_steps(run_job, job["steps"])
 
 

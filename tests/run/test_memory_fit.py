@@ -14,8 +14,8 @@ from tiny_runs import write_recipe
 from bertjax.config import Config, DataConfig, ExecutionConfig, MeshConfig, StageConfig, TrainingConfig, load_recipe
 from bertjax.parallel.mesh import make_mesh
 from bertjax.run.checkpoint import read_metadata
-from bertjax.run.fitted import keep_memory_fit
 from bertjax.run.job import assemble
+from bertjax.run.resume_memory_fit import keep_memory_fit
 from bertjax.run.train_job import train_job
 from bertjax.runtime.processes import alone
 from bertjax.storage.progress import no_progress
@@ -167,7 +167,7 @@ def test_resumed_run_keeps_the_memory_fit(tiny: Config, monkeypatch: pytest.Monk
     monkeypatch.setattr(step_programs, "device_memory", lambda device: memory)
     job = assemble(tiny, content, mesh=mesh)
     assert job.config.training.grad_accum_steps == 2 and job.config.execution.remat == "none"
-    assert sorted(compiled) == [1, 2] and f"of {0.9 * need / 2**30:,.2f} GiB" in job.fitted
+    assert sorted(compiled) == [1, 2] and f"of {0.9 * need / 2**30:,.2f} GiB" in job.memory_fit
     job.metadata["device_memory"] = memory
     train_job(job, lambda line: None)
     saved = read_metadata(Path(tiny.directory))
@@ -175,11 +175,11 @@ def test_resumed_run_keeps_the_memory_fit(tiny: Config, monkeypatch: pytest.Monk
 
     with alone() as processes:
         for here, expected in ((memory, 2), (2 * memory, 2), (0.5 * memory, "auto")):
-            monkeypatch.setattr("bertjax.run.fitted.device_memory", lambda device, here=here: here)
-            monkeypatch.setattr("bertjax.run.fitted.training_mesh", lambda config: mesh)
+            monkeypatch.setattr("bertjax.run.resume_memory_fit.device_memory", lambda device, here=here: here)
+            monkeypatch.setattr("bertjax.run.resume_memory_fit.training_mesh", lambda config: mesh)
             assert keep_memory_fit(tiny, processes).training.grad_accum_steps == expected
         two = make_mesh(MeshConfig(2, 1, 1), jax.devices()[:2])
-        monkeypatch.setattr("bertjax.run.fitted.training_mesh", lambda config: two)
+        monkeypatch.setattr("bertjax.run.resume_memory_fit.training_mesh", lambda config: two)
         assert keep_memory_fit(tiny, processes) == tiny, "another mesh decides again"
         fixed = replace(tiny, training=replace(tiny.training, grad_accum_steps=4))
         assert keep_memory_fit(fixed, processes) == fixed

@@ -80,8 +80,8 @@ def test_run_digest_covers_text_vocabulary_and_teacher() -> None:
 
 def write_run(directory: Path, seed: int, losses: dict[int, float], *, at: int = 100, **fields: Any) -> Path:
     config = replace(BASE, training=replace(BASE.training, seed=seed, **fields))
-    with Checkpoints(directory / DIRECTORY, keep_last=1) as saved:
-        saved.save(at, {"params": {"kernel": jnp.ones(3)}}, metadata(config))
+    with Checkpoints(directory / DIRECTORY, keep_last=1) as checkpoints:
+        checkpoints.save(at, {"params": {"kernel": jnp.ones(3)}}, metadata(config))
     lines = [json.dumps({"step": step, "time": "", LOSS: loss, "train/loss": 1.0}) for step, loss in losses.items()]
     (directory / METRICS_FILE).write_text("".join(line + "\n" for line in lines))
     return directory

@@ -42,8 +42,8 @@ def config(tmp_path: Path) -> Config:
         data_fingerprint=content.fingerprint,
         mesh=make_mesh(config.mesh, jax.devices()[:1]),
     )
-    with Checkpoints(tmp_path / "run" / DIRECTORY, keep_last=1) as saved:
-        saved.save(1, {"params": {"kernel": jnp.ones(3)}}, metadata)
+    with Checkpoints(tmp_path / "run" / DIRECTORY, keep_last=1) as checkpoints:
+        checkpoints.save(1, {"params": {"kernel": jnp.ones(3)}}, metadata)
     return config
 
 

@@ -168,7 +168,8 @@ def test_save_with_a_failed_listing_deletes_nothing(run, staging, monkeypatch):
 def test_damaged_array_is_named_and_set_aside(run, staging):
     saved = save(run, staging, 3, 5)
     damage(run, 5, "params/embed/kernel")
-    with pytest.raises(DamagedCheckpoint, match=rf"{run}/checkpoints/5 is damaged: digest mismatch in params/embed/kernel\n.*previous"):
+    message = rf"{run}/checkpoints/5 is damaged: digest mismatch in params/embed/kernel\n.*previous"
+    with pytest.raises(DamagedCheckpoint, match=message):
         saved.restore(abstract(state_at(5)), metadata())
     restored = saved.restore(abstract(state_at(3)), metadata(), "previous")
     assert restored.step == 3 and f"set aside as {run}/checkpoints/5.damaged" in restored.notices[0]

@@ -68,4 +68,4 @@ class Evaluate(Callback):
             for hook in run.hooks:
                 hook.on_evaluation(run.step, figures | stage.evaluation.baselines)
         remark = run.job.remark(run.step, figures)
-        run.progress.note(f"step {run.step:,}  held out  {brief(figures, run.job.shown)}{remark}")
+        run.progress.note(f"step {run.step:,}  held out  {brief(figures, run.job.progress_columns)}{remark}")

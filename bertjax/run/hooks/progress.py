@@ -33,7 +33,7 @@ class ShowProgress(Callback):
         self.run.progress.update()
 
     def on_log(self, step: int, figures: Figures) -> None:
-        self.run.progress.update(0, brief(figures, self.run.job.shown))
+        self.run.progress.update(0, brief(figures, self.run.job.progress_columns))
 
     def after_training(self) -> None:
         self.__exit__()
