@@ -11,6 +11,7 @@ import optax
 from jax.sharding import Mesh
 
 from bertjax.config import Config, DataConfig, MeshConfig, ModelConfig, TrainingConfig, to_dict
+from bertjax.input.feed import ENDLESS, Feed, open_feed
 from bertjax.input.training_data import RunBatches, TrainingData
 from bertjax.model.network import Params
 from bertjax.parallel.mesh import mesh_sharing
@@ -87,6 +88,18 @@ class RunStage:
     def flops_per_step(self) -> float:
         """FLOPs of one step on all devices, padding included."""
         return self.flops_per_token * self.training.global_batch_size * self.data.sequence_length
+
+    def open_feed(self, mesh: Mesh, start: int, stop: int = ENDLESS) -> Feed:
+        """Open the feed of this process's rows, from step `start` of the run up to step `stop`, excluded."""
+        size = self.training.global_batch_size
+        return open_feed(
+            self.batches,
+            start_step=start - self.start,
+            stop_step=stop - self.start,
+            global_batch_size=size,
+            rows=local_rows(mesh, size),
+            threads=self.data.threads,
+        )
 
     @property
     def size(self) -> str:

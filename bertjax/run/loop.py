@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import jax
 
 from bertjax.config import Config
-from bertjax.input.feed import Feed, open_feed
-from bertjax.parallel.sharding import local_rows, to_global
+from bertjax.input.feed import Feed
+from bertjax.parallel.sharding import to_global
 from bertjax.run.checkpoint import Checkpoints
 from bertjax.run.job import Job, RunStage
 from bertjax.run.metrics import StepMetrics, TimeSplit
@@ -140,7 +140,9 @@ def train(run: Run) -> Outcome:
             continue
         run.stage = stage
         run.step_metrics.begin(stage.flops_per_token)
-        with run.explain_out_of_memory("training on", stage), _open_feed(run, stage) as run.feed:
+        with SIGNS.doing("starting the data pipeline"):
+            run.feed = stage.open_feed(run.mesh, run.step, stage.stop)
+        with run.explain_out_of_memory("training on", stage), run.feed:
             for hook in run.hooks:
                 hook.on_stage()
             take_step = stage.checked_step or stage.train_step
@@ -168,16 +170,3 @@ def train(run: Run) -> Outcome:
     for hook in run.hooks:
         hook.on_finish(outcome)
     return outcome
-
-
-def _open_feed(run: Run, stage: RunStage) -> Feed:
-    size = stage.training.global_batch_size
-    with SIGNS.doing("starting the data pipeline"):
-        return open_feed(
-            stage.batches,
-            start_step=run.step - stage.start,
-            stop_step=stage.stop - stage.start,
-            global_batch_size=size,
-            rows=local_rows(run.mesh, size),
-            threads=stage.data.threads,
-        )

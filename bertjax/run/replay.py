@@ -18,10 +18,10 @@ import optax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bertjax.input.feed import Batch, open_feed
+from bertjax.input.feed import Batch
 from bertjax.input.training_data import RunBatches
 from bertjax.parallel.mesh import BATCH_AXES, batch_shards
-from bertjax.parallel.sharding import local_rows, to_global
+from bertjax.parallel.sharding import to_global
 from bertjax.run.hooks.spike_recovery import SkippedBatches
 from bertjax.run.job import Job, RunStage
 from bertjax.run.metrics import LOSS, TOKENS_SEEN, StepMetrics
@@ -122,15 +122,7 @@ def _batches(job: Job, start: int, stop: int) -> Iterator[tuple[RunStage, int, B
         first, last = max(start, stage.start), min(stop, stage.stop)
         if first >= last:
             continue
-        size = stage.training.global_batch_size
-        with open_feed(
-            stage.batches,
-            start_step=first - stage.start,
-            stop_step=last - stage.start,
-            global_batch_size=size,
-            rows=local_rows(job.mesh, size),
-            threads=stage.data.threads,
-        ) as feed:
+        with stage.open_feed(job.mesh, first, last) as feed:
             for number, batch in zip(itertools.count(first), feed, strict=False):
                 yield stage, number, batch
 

@@ -25,9 +25,8 @@ import jax
 from bertjax.config import Config, differences, from_dict
 from bertjax.config.budget import budget_seconds
 from bertjax.config.rescale import nearest_multiple, rescale, with_lengths
-from bertjax.input.feed import open_feed
 from bertjax.model.network import Params
-from bertjax.parallel.sharding import local_rows, to_global
+from bertjax.parallel.sharding import to_global
 from bertjax.run.checkpoint import DIRECTORY, Checkpoints, saved_steps
 from bertjax.run.job import HeldOutText, Job, RunStage, reschedule
 from bertjax.run.metrics import StepMetrics
@@ -264,16 +263,9 @@ def _measure_steps(
     job: Job, stage: RunStage, state: TrainState, seconds: float, processes: Processes
 ) -> tuple[TrainState, float, float]:
     """Returns the state after some steps, the seconds until the first batch, and the seconds of a compiled step."""
-    training = stage.training
     metrics, temporaries = StepMetrics(job.peak.flops), Temporaries()
     opened = time.perf_counter()
-    with open_feed(
-        stage.batches,
-        start_step=0,
-        global_batch_size=training.global_batch_size,
-        rows=local_rows(job.mesh, training.global_batch_size),
-        threads=stage.data.threads,
-    ) as feed:
+    with stage.open_feed(job.mesh, stage.start) as feed:
         first = next(feed)
         opening = time.perf_counter() - opened
 
