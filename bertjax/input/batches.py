@@ -115,12 +115,6 @@ def _make_makers(targets: Sequence[Target], data: DataConfig, vocabulary: Vocabu
     return [target.prepare(data, vocabulary, text) for target in targets]
 
 
-def _as_sentences(pairs: Pairs, text: Split) -> Pairs:
-    """Convert ranges of tokens to the ranges of sentences that hold them."""
-    first, count = record_rows.sentences_of_tokens(text.sentence_offsets, pairs.first, pairs.count)
-    return replace(pairs, first=first, count=count)
-
-
 class PairBatches:
     """The rows of a run over one split, with the arrays of its objectives. Thread-safe.
 
@@ -206,9 +200,11 @@ class PairBatches:
         sentences even for records.
         """
         texts = self._texts(numbers)
-        if self._data.rows not in record_rows.BUILDERS:
-            return texts
-        return [(rows, text, _as_sentences(pairs, text)) for rows, text, pairs in texts]
+        if self._data.rows in record_rows.BUILDERS:  # ranges of tokens
+            for n, (rows, text, pairs) in enumerate(texts):
+                first, count = record_rows.sentences_of_tokens(text.sentence_offsets, pairs.first, pairs.count)
+                texts[n] = rows, text, replace(pairs, first=first, count=count)
+        return texts
 
     def _texts(self, numbers: np.ndarray) -> list[tuple[np.ndarray, Split, Pairs]]:
         numbers = np.asarray(numbers, np.int64)

@@ -87,7 +87,10 @@ class Windows:
     def get(self, number: int) -> Window:
         """Return window `number`. Reads the offsets at the edges of its parts."""
         if self.is_whole:
-            return Window(self.split, None if self._shares is None else self._mixture(number))
+            if self._shares is None:
+                return Window(self.split, None)
+            lengths = np.diff(self.split.sentence_offsets[self.split.document_offsets])
+            return Window(self.split, mix_sources(self.split.source_edges, lengths, self._shares, self._seed, number))
         epoch, place = divmod(number, self.count)
         order = self._order(epoch)
         tokens = self._tokens[order.document]
@@ -102,11 +105,6 @@ class Windows:
         firsts = np.cumsum(sizes) - sizes
         documents = range_indices(firsts[inverse], sizes[inverse])
         return Window(text, Reading(documents, np.repeat(order.copy[chosen], sizes[inverse])))
-
-    def _mixture(self, epoch: int) -> Reading:
-        assert self._shares is not None
-        lengths = np.diff(self.split.sentence_offsets[self.split.document_offsets])
-        return mix_sources(self.split.source_edges, lengths, self._shares, self._seed, epoch)
 
 
 def _epoch_order(tokens: np.ndarray, edges: np.ndarray, shares: np.ndarray | None, seed: int, epoch: int) -> Reading:
