@@ -25,7 +25,7 @@ MANY = 20_000
 SPLIT = MemorySplit(random_documents(60, seed=2, sentences=4, tokens=9))
 
 
-def drawn(name: str, tokens: int, share: float, special: int = 3) -> np.ndarray:
+def draw_counts(name: str, tokens: int, share: float, special: int = 3) -> np.ndarray:
     """Draw the number of masked tokens for many sequences of the same length."""
     every = np.full(MANY, tokens)
     return COUNTS[name].draw(every, every - special, hash64(tokens, np.arange(MANY)), share)
@@ -36,7 +36,7 @@ def drawn(name: str, tokens: int, share: float, special: int = 3) -> np.ndarray:
 )
 def test_random_round_has_the_exact_expected_share(tokens: int, share: float) -> None:
     """RoBERTa: int(0.15 L + u), so the mean is 0.15 L and every count is less than 1 away from it."""
-    counts = drawn("random_round", tokens, share)
+    counts = draw_counts("random_round", tokens, share)
     below, above = int(tokens * share), int(np.ceil(tokens * share - 1e-9))
     assert set(counts.tolist()) <= {below, above}
     part = tokens * share - below
@@ -50,7 +50,7 @@ def test_random_round_has_the_exact_expected_share(tokens: int, share: float) ->
 @pytest.mark.parametrize(("tokens", "share"), [(8, 0.15), (64, 0.3), (128, 0.15), (128, 0.4), (1024, 0.3)])
 def test_each_is_binomial(tokens: int, share: float) -> None:
     """ModernBERT: every token that may be masked is drawn independently."""
-    counts = drawn("each", tokens, share)
+    counts = draw_counts("each", tokens, share)
     expected = stats.binom.pmf(np.arange(tokens + 1), tokens - 3, share) * MANY
     common = expected > 5
     seen = np.bincount(counts, minlength=tokens + 1)
@@ -146,7 +146,7 @@ def test_most_suffices_for_independent_draws(share: float) -> None:
 @pytest.mark.parametrize("name", ["random_round", "each"])
 def test_least_limit_never_cuts_a_count(name: str) -> None:
     for tokens, share in ((8, 0.15), (64, 0.3), (128, 0.15), (512, 0.15)):
-        assert drawn(name, tokens, share, special=0).max() <= COUNTS[name].least_limit(tokens, share)
+        assert draw_counts(name, tokens, share, special=0).max() <= COUNTS[name].least_limit(tokens, share)
 
 
 def rows_of_nines(copies: int, slots: int = 19, **options: object) -> tuple[np.ndarray, dict[str, np.ndarray]]:

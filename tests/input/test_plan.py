@@ -98,7 +98,7 @@ def test_fewer_than_half_of_the_pairs_follow_each_other() -> None:
 
 
 def test_targets_are_drawn_per_document() -> None:
-    """With short sequences off every document aims at all the room; with them on, a tenth of the documents do not."""
+    """Without short sequences, every document's target is the whole row; with them, a tenth have another target."""
     split = MemorySplit(random_documents(300, seed=1, sentences=20))
     plan = plan_of(split, 61, short=0.0)
     assert all(61 in targets_that_explain(plan, split, n, 61) for n in range(300))
@@ -110,13 +110,11 @@ def test_targets_are_drawn_per_document() -> None:
 @settings(max_examples=40, derandomize=True)
 @given(corpora, st.integers(2, 60), st.integers(1, 9))
 def test_every_sentence_is_used(documents: list[list[int]], max_tokens: int, longest_walk: int) -> None:
-    """As A, or as the B that follows; whether or not long documents are walked in pieces."""
+    """Once, in A or in a B that follows, even if long documents are planned in pieces."""
     split = MemorySplit(documents)
-    longest_walk, plan_module.LONGEST_WALK = plan_module.LONGEST_WALK, longest_walk
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan_module, "LONGEST_WALK", longest_walk)
         plan = plan_of(split, max_tokens)
-    finally:
-        plan_module.LONGEST_WALK = longest_walk
     uses = np.zeros(split.document_offsets[-1], int)
     for a_start, a_count, b_start, b_count, is_random in zip(*astuple(plan), strict=True):
         uses[a_start : a_start + a_count] += 1
@@ -222,17 +220,13 @@ def test_pairs_match_the_reference_in_distribution() -> None:
         assert smallest_pvalue(ours, reference_totals(documents, flawed, passes=20)) < 1e-12
 
 
-def tiny_plan(size: int) -> EpochPlan:
-    return EpochPlan(*(np.zeros(size, np.int32) for _ in range(5)))
-
-
 def test_plan_cache_builds_each_plan_once() -> None:
     built = []
 
     def build(epoch: int, ahead: bool) -> EpochPlan:
         built.append(epoch)
         time.sleep(0.05)
-        return tiny_plan(epoch)
+        return EpochPlan(*(np.zeros(epoch, np.int32) for _ in range(5)))  # as many pairs as the epoch's number
 
     cache = PlanCache()
     cache.prepare(3, build)

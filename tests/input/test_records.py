@@ -48,8 +48,8 @@ class RecordCorpus:
         self.folder = folder
         self.vocabulary = write_vocabulary(folder / "vocab.txt", documents, UNUSED)
         self.instances = make_instances(documents, self.vocabulary, LENGTH, MOST, seed=0)
-        self.written = [self.features(instance) for instance in self.instances]
-        self.records = [serialized(features) for features in self.written]
+        self.examples = [self.features(instance) for instance in self.instances]
+        self.records = [serialized(example) for example in self.examples]
 
     def features(self, instance: Instance) -> dict[str, list]:
         return features(instance, self.vocabulary, LENGTH, MOST)
@@ -81,26 +81,26 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> RecordCorpus:
 
 @pytest.fixture(scope="module")
 def opened(corpus: RecordCorpus) -> Records:
-    return opened_from(corpus.data(corpus.folder))
+    return open_records(corpus.data(corpus.folder))
 
 
-def opened_from(*stages: DataConfig) -> Records:
+def open_records(*stages: DataConfig) -> Records:
     records = open_training_data(stages, no_progress)
     assert isinstance(records, Records)
     return records
 
 
-def expected(written: dict[str, list]) -> dict[str, list]:
+def expected(example: dict[str, list]) -> dict[str, list]:
     """The row of a batch for a record's features."""
     return {
-        "input_ids": written["input_ids"],
-        "token_type_ids": written["segment_ids"],
-        "sequence_ids": written["input_mask"],
-        "mlm_positions": written["masked_lm_positions"],
-        "mlm_labels": written["masked_lm_ids"],
-        "mlm_weights": written["masked_lm_weights"],
+        "input_ids": example["input_ids"],
+        "token_type_ids": example["segment_ids"],
+        "sequence_ids": example["input_mask"],
+        "mlm_positions": example["masked_lm_positions"],
+        "mlm_labels": example["masked_lm_ids"],
+        "mlm_weights": example["masked_lm_weights"],
         "cls_positions": [0],
-        "pair_labels": written["next_sentence_labels"],
+        "pair_labels": example["next_sentence_labels"],
         "pair_weights": [1.0],
     }
 
@@ -121,11 +121,11 @@ def test_epoch_has_each_record_once_unchanged(corpus: RecordCorpus, opened: Reco
     assert 0 < held_out.rows_per_epoch < 0.2 * len(corpus.records)
     rest = rows_in(held_out.rows(np.arange(held_out.rows_per_epoch)))
     orders = [rows_in(batches.rows(np.arange(epoch * count, (epoch + 1) * count))) for epoch in range(2)]
-    written = [repr(expected(one)) for one in corpus.written]
+    rows = [repr(expected(example)) for example in corpus.examples]
     for order in orders:
-        assert Counter(order + rest) == Counter(written)
+        assert Counter(order + rest) == Counter(rows)
     assert orders[0] != orders[1], "two epochs have the same order"
-    assert orders[0] != [row for row in written if row in set(orders[0])], "rows are in the order of the files"
+    assert orders[0] != [row for row in rows if row in set(orders[0])], "rows are in the order of the files"
 
 
 def test_record_batches_match_their_spec(corpus: RecordCorpus, opened: Records) -> None:
@@ -176,10 +176,10 @@ def test_compressed_records_are_decompressed_once(
         folder.mkdir()
         corpus.file(folder, name)
     assert (packed / "a.tfrecord.gz").read_bytes()[:2] == b"\x1f\x8b"
-    both = [opened_from(corpus.data(folder)).train(corpus.data(folder), 0) for folder in (plain, packed)]
+    both = [open_records(corpus.data(folder)).train(corpus.data(folder), 0) for folder in (plain, packed)]
     assert rows_in(both[0].batch(0, 20)) == rows_in(both[1].batch(0, 20))
     monkeypatch.setattr(record_files, "read_record_batches", None)  # fails if the index is rebuilt
-    again = opened_from(corpus.data(packed)).train(corpus.data(packed), 0)
+    again = open_records(corpus.data(packed)).train(corpus.data(packed), 0)
     assert rows_in(again.batch(0, 20)) == rows_in(both[0].batch(0, 20))
     (copy,) = (packed / "data").glob("records-*/decompressed.tfrecord")
     assert copy.read_bytes() == (plain / "a.tfrecord").read_bytes()
@@ -193,7 +193,7 @@ def test_identical_files_are_both_read(corpus: RecordCorpus, tmp_path: Path) -> 
         (tmp_path / name).write_bytes(
             gzip.compress(corpus.file(corpus.folder, "some", corpus.records[:40]).read_bytes(), mtime=0)
         )
-    batches = opened_from(corpus.data(tmp_path)).train(corpus.data(tmp_path), 0)
+    batches = open_records(corpus.data(tmp_path)).train(corpus.data(tmp_path), 0)
     counts = Counter(rows_in(batches.rows(np.arange(batches.rows_per_epoch))))
     assert set(counts.values()) == {2} and len(counts) > 30
 
@@ -203,7 +203,7 @@ def test_fingerprint_depends_on_contents_not_names(corpus: RecordCorpus, tmp_pat
     for name, records in (("one", corpus.records[:40]), ("two", corpus.records[:40]), ("other", corpus.records[1:41])):
         (tmp_path / name).mkdir()
         corpus.file(tmp_path / name, f"{name}.tfrecord", records)
-        fingerprints.append(opened_from(corpus.data(tmp_path / name)).fingerprint)
+        fingerprints.append(open_records(corpus.data(tmp_path / name)).fingerprint)
     assert fingerprints[0] == fingerprints[1] != fingerprints[2]
 
 
@@ -213,7 +213,7 @@ def test_held_out_records_depend_on_their_content(corpus: RecordCorpus, tmp_path
     sets = []
     for folder, share in ((corpus.folder, 0.1), (tmp_path, 0.1), (tmp_path, 0.3)):
         data = corpus.data(folder, held_out=share)
-        (held_out,) = opened_from(data).held_out(data, 0).values()
+        (held_out,) = open_records(data).held_out(data, 0).values()
         sets.append(set(rows_in(held_out.rows(np.arange(held_out.rows_per_epoch)))))
     assert sets[0] == sets[1] < sets[2]
 
@@ -222,8 +222,8 @@ def test_held_out_text_has_no_masks(corpus: RecordCorpus, opened: Records) -> No
     (held_out,) = opened.held_out(corpus.data(corpus.folder), 0).values()
     rows = set(rows_in(held_out.rows(np.arange(held_out.rows_per_epoch))))
     segments = Counter()
-    for instance, written in zip(corpus.instances, corpus.written, strict=True):
-        if repr(expected(written)) in rows:
+    for instance, example in zip(corpus.instances, corpus.examples, strict=True):
+        if repr(expected(example)) in rows:
             tokens = list(instance.tokens)
             for place, label in zip(instance.positions, instance.labels, strict=True):
                 tokens[place] = label
@@ -242,7 +242,7 @@ def test_each_stage_reads_records_of_its_row_size(corpus: RecordCorpus, tmp_path
     corpus.file(tmp_path, "short.tfrecord")
     first = corpus.data(tmp_path)
     second = replace(first, sequence_length=64, max_predictions=10)
-    records = opened_from(first, second)
+    records = open_records(first, second)
     assert records.train(first, 0).batch(0, 4)["input_ids"].shape == (4, 32)
     batch = records.train(second, 0).batch(0, 4)
     assert (batch["input_ids"].shape, batch["mlm_positions"].shape) == ((4, 64), (4, 10))
@@ -253,11 +253,11 @@ def test_each_source_has_a_held_out_set(corpus: RecordCorpus, tmp_path: Path) ->
     for name, records in (("a", corpus.records[:100]), ("b", corpus.records[100:])):
         corpus.file(tmp_path, f"{name}.tfrecord", records)
     data = corpus.data(tmp_path, sources=(f"tfrecord:{tmp_path}/a.tfrecord", f"tfrecord:{tmp_path}/b.tfrecord"))
-    sets = opened_from(data).held_out(data, 0)
+    sets = open_records(data).held_out(data, 0)
     rows = {name: set(rows_in(one.rows(np.arange(one.rows_per_epoch)))) for name, one in sets.items()}
     assert list(rows) == ["eval", "eval/source_0", "eval/source_1"]
     assert rows["eval"] == rows["eval/source_0"] | rows["eval/source_1"]
-    assert rows["eval/source_0"] <= {repr(expected(one)) for one in corpus.written[:100]}
+    assert rows["eval/source_0"] <= {repr(expected(one)) for one in corpus.examples[:100]}
 
 
 @pytest.mark.parametrize("place", [3, 9, 300, -2])
@@ -269,13 +269,13 @@ def test_damaged_record_is_reported_by_file_and_number(corpus: RecordCorpus, tmp
     content[(begin if place >= 0 else end) + place] ^= 1
     path.write_bytes(content)
     with pytest.raises(ValueError, match=rf"a\.tfrecord, record 30 at byte {begin}: .*damaged"):
-        opened_from(corpus.data(tmp_path))
+        open_records(corpus.data(tmp_path))
     assert not list((tmp_path / "data").glob("records-*")), "an index of the damaged file remains"
 
 
 def test_damage_after_indexing_is_detected_on_reading(corpus: RecordCorpus, tmp_path: Path) -> None:
     path = corpus.file(tmp_path)
-    batches = opened_from(corpus.data(tmp_path)).train(corpus.data(tmp_path), 0)
+    batches = open_records(corpus.data(tmp_path)).train(corpus.data(tmp_path), 0)
     content = bytearray(path.read_bytes())
     content[sum(16 + len(record) for record in corpus.records[:7]) + 200] ^= 1
     path.write_bytes(content)
@@ -291,18 +291,18 @@ def test_damage_after_indexing_is_detected_on_reading(corpus: RecordCorpus, tmp_
 
 def test_damaged_index_is_reported(corpus: RecordCorpus, tmp_path: Path) -> None:
     corpus.file(tmp_path)
-    opened_from(corpus.data(tmp_path))
+    open_records(corpus.data(tmp_path))
     (index,) = (tmp_path / "data").glob("records-*/index.npz")
     content = bytearray(index.read_bytes())
     content[content.index(np.int64(16 + len(corpus.records[0])).tobytes())] ^= 1
     index.write_bytes(content)
     with pytest.raises(ValueError, match=r"index\.npz is missing or damaged .*delete the folder"):
-        opened_from(corpus.data(tmp_path))
+        open_records(corpus.data(tmp_path))
 
 
 def with_feature(corpus: RecordCorpus, number: int, **changes) -> list[bytes]:
     """Forty records, one of them with changed features; None removes a feature."""
-    features = dict(corpus.written[number])
+    features = dict(corpus.examples[number])
     for key, value in changes.items():
         features[key] = value(list(features[key])) if callable(value) else value
     present = {key: values for key, values in features.items() if values is not None}
@@ -348,7 +348,7 @@ def test_invalid_record_is_reported_by_file_and_number(
     corpus.file(tmp_path, records=with_feature(corpus, number, **changes))
     data = corpus.data(tmp_path, held_out=0.05)
     with pytest.raises(ValueError, match=message):
-        records = opened_from(data)
+        records = open_records(data)
         for batches in (records.train(data, 0), *records.held_out(data, 0).values()):
             batches.rows(np.arange(batches.rows_per_epoch))
         pytest.fail("the record was accepted")
@@ -357,7 +357,7 @@ def test_invalid_record_is_reported_by_file_and_number(
 def test_record_that_is_not_an_example_is_refused(corpus: RecordCorpus, tmp_path: Path) -> None:
     corpus.file(tmp_path, records=[*corpus.records[:3], b"\x00junk", *corpus.records[3:20]])
     with pytest.raises(ValueError, match=r"record 3: not a record of create_pretraining_data.py \(Could not parse"):
-        opened_from(corpus.data(tmp_path))
+        open_records(corpus.data(tmp_path))
 
 
 FILES = {
@@ -374,19 +374,19 @@ def test_file_that_is_not_a_tfrecord_is_refused(corpus: RecordCorpus, tmp_path: 
     path = corpus.file(tmp_path)
     path.write_bytes(change(path.read_bytes()))
     with pytest.raises(ValueError, match=message):
-        opened_from(corpus.data(tmp_path))
+        open_records(corpus.data(tmp_path))
 
 
 def test_empty_file_among_others_is_skipped(corpus: RecordCorpus, tmp_path: Path) -> None:
     corpus.file(tmp_path)
     corpus.file(tmp_path, "b.tfrecord", [])
-    assert opened_from(corpus.data(tmp_path)).train(corpus.data(tmp_path), 0).rows_per_epoch > 30
+    assert open_records(corpus.data(tmp_path)).train(corpus.data(tmp_path), 0).rows_per_epoch > 30
 
 
 def test_long_record_without_features_is_refused(corpus: RecordCorpus, tmp_path: Path) -> None:
     corpus.file(tmp_path, records=[corpus.records[0], bytes(70_000)])
     with pytest.raises(ValueError, match=r"record 1: no feature input_ids"):
-        opened_from(corpus.data(tmp_path))
+        open_records(corpus.data(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -417,13 +417,13 @@ def test_long_record_without_features_is_refused(corpus: RecordCorpus, tmp_path:
 def test_invalid_configs_are_refused(corpus: RecordCorpus, tmp_path: Path, changes: dict, message: str) -> None:
     corpus.file(tmp_path)
     with pytest.raises(ValueError, match=message):
-        opened_from(corpus.data(tmp_path, **changes))
+        open_records(corpus.data(tmp_path, **changes))
 
 
 def test_records_with_text_sources_are_refused(corpus: RecordCorpus, tmp_path: Path) -> None:
     data = corpus.data(tmp_path)
     with pytest.raises(ValueError, match=r"data\.sources has text:books and tfrecord sources"):
-        opened_from(replace(data, sources=("text:books", *data.sources)))
+        open_records(replace(data, sources=("text:books", *data.sources)))
 
 
 def test_records_serve_only_mlm_and_nsp(corpus: RecordCorpus, tmp_path: Path) -> None:
@@ -443,7 +443,7 @@ def test_stage_without_records_is_refused(corpus: RecordCorpus, tmp_path: Path) 
     data = corpus.data(tmp_path)
     message = r"stages\.0\.sequence_length=64, stages\.0\.max_predictions=10: .* no such records, only 32 tokens"
     with pytest.raises(ValueError, match=message):
-        opened_from(data, replace(data, sequence_length=64, max_predictions=10))
+        open_records(data, replace(data, sequence_length=64, max_predictions=10))
 
 
 @pytest.mark.parametrize(
@@ -465,7 +465,7 @@ def test_another_vocabulary_is_refused(
     vocabulary = [swapped.get(token, token) for token in corpus.vocabulary]
     (tmp_path / "other.txt").write_text("".join(f"{token}\n" for token in vocabulary))
     with pytest.raises(ValueError, match=message):
-        opened_from(corpus.data(tmp_path, vocab=str(tmp_path / "other.txt")))
+        open_records(corpus.data(tmp_path, vocab=str(tmp_path / "other.txt")))
 
 
 MAKERS = [prepare_store, prepare_vocabulary, lambda data: extend_vocabulary(data, 10)]

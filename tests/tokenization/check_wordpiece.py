@@ -33,7 +33,7 @@ from functools import lru_cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 
-from reference_wordpiece import GOOGLE, OURS, TRANSFORMERS, Reference, differences, lowered, separated
+from reference_wordpiece import GOOGLE, OURS, TRANSFORMERS, Reference, differences, lower, split_words
 from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
 from bertjax.tokenization.tokenizer import TextRules
@@ -148,7 +148,7 @@ def _compare_whole_lines(setting: Setting, lines: Sequence[str]) -> Comparison:
     result = trial.compare(lines)
     references = (trial.google.ids, trial.legacy, trial.ours.ids, trial.transformers.ids)
     for line, reference in itertools.product(lines, references):
-        if reference(line) != [number for word in separated(line) for number in reference(word)]:
+        if reference(line) != [number for word in split_words(line) for number in reference(word)]:
             result.wrong.append(f"{line!r}: a reference gives its words other ids")
     return result
 
@@ -179,7 +179,7 @@ def compare_with_an_alphabet(scalars: Sequence[int], lowercase: bool, strip_acce
 
 
 def _all_forms(text: str) -> Iterator[str]:
-    for form in (text, text.lower(), lowered(text, OURS)):
+    for form in (text, text.lower(), lower(text, OURS)):
         yield from (form, unicodedata.normalize("NFD", form), unicodedata.normalize("NFC", form))
 
 
@@ -219,7 +219,7 @@ def compare_lines(wordpiece: WordPiece, lines: Sequence[str], known: dict[str, b
     """Compare our ids of whole lines with the ids of their words."""
     ids, lengths = wordpiece.encode(lines)
     result = Comparison(len(lines), len(ids))
-    expected = [b"".join(map(known.__getitem__, separated(line))) for line in lines]
+    expected = [b"".join(map(known.__getitem__, split_words(line))) for line in lines]
     if ids.tobytes() != b"".join(expected) or lengths.tolist() != [len(each) // ids.itemsize for each in expected]:
         for line, each, by_words in zip(lines, wordpiece.encode_sentences(lines), expected, strict=True):
             if each.tobytes() != by_words:
@@ -255,7 +255,7 @@ def _read(files: list[Path], every: int) -> tuple[list[str], list[str]]:
         content = read_lines(path)
         lines, characters = lines + len(content), characters + sum(map(len, content))
         sample += content[::every]
-        words.update(dict.fromkeys(itertools.chain.from_iterable(map(separated, content))))
+        words.update(dict.fromkeys(itertools.chain.from_iterable(map(split_words, content))))
     count = f"{len(files)} files, {lines:,} lines, {characters:,} characters, {len(words):,} distinct words"
     print(f"{count}; {_since(start)}", flush=True)
     return list(words), sample

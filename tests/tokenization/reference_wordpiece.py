@@ -26,7 +26,7 @@ CHINESE = (
 CHINESE_ELSEWHERE = range(0x2B820, 0x2B920)  # part of these ranges, but not Chinese for `tokenizers`
 
 
-def _listed(ranges: str) -> frozenset[str]:
+def _characters(ranges: str) -> frozenset[str]:
     """The characters in a list of hexadecimal ranges."""
     ends = (each.partition("-") for each in ranges.split())
     return frozenset(chr(place) for low, _, high in ends for place in range(int(low, 16), int(high or low, 16) + 1))
@@ -34,12 +34,12 @@ def _listed(ranges: str) -> frozenset[str]:
 
 # Characters that end a word for all three: those that cleaning replaces by a space, and remaining white space, at which
 # str.split splits. (Other separators of str.split are controls, which cleaning deletes, joining their neighbours.)
-SEPARATORS = _listed("9-A D 20 A0 1680 2000-200A 2028-2029 202F 205F 3000")
+SEPARATORS = _characters("9-A D 20 A0 1680 2000-200A 2028-2029 202F 205F 3000")
 _SEPARATED = re.compile(f"[^{''.join(sorted(SEPARATORS))}]+")
 
 # Unicode data of `tokenizers`. Its categories are those of 8.0, in which these marks (Mn), punctuation and format
 # characters (Cf) of Unicode 18.0 have another category. Python's data may include fewer of them.
-LATER_CATEGORY = _listed("""
+LATER_CATEGORY = _characters("""
     5C8-5C9 61D 7FD 890-891 897-89F 8CA-8E2 9FD-9FE A76 AFA-AFF B53-B55 C04 C3C C77 C84 D00 D3B-D3C D81 EBA ECE 180F
     1885-1886 1ABF-1AF0 1B4E-1B4F 1B7D-1B7F 1DF6-1DFB 2E43-2E4F 2E52-2E5D 2E60-2E63 A82C A8C5 A8FF A9BD 10D24-10D27
     10D69-10D6E 10EAB-10EAD 10ECB-10ED0 10EF0-10EFF 10F46-10F50 10F55-10F59 10F82-10F89 11070 11073-11074 110C2 110CD
@@ -56,7 +56,7 @@ LATER_CATEGORY = _listed("""
 # Punctuation and marks in 8.0 whose category has changed since
 EARLIER_CATEGORY = {"\u166d": "Po", "\U000111c9": "Po", "\u1734": "Mn", "\U0001171e": "Mn"}
 # Its canonical decompositions and combining classes are those of 9.0, which lacks these of Unicode 18.0.
-LATER_NORMALIZED = _listed("""
+LATER_NORMALIZED = _characters("""
     5C8-5C9 7FD 897-89F 8CA-8D3 9FE C3C D3B-D3C EBA 1715 1ABF-1AF0 1DF6-1DFA A82C 105C9 105E4 10D24-10D27 10D69-10D6D
     10EAB-10EAC 10ECB-10ECF 10EF0-10EFB 10EFD-10EFF 10F46-10F50 10F82-10F85 11070 1133B 11383 11385 1138E 11391 113C5
     113C7-113C8 113CE-113D0 1145E 11839-1183A 11938 1193D-1193E 11943 119E0 11A34 11A47 11A99 11D42 11D44-11D45 11D97
@@ -94,7 +94,7 @@ TRANSFORMERS = Rules(longest_word=100, deleted=frozenset({"Cc", "Cf", "Cs", "Co"
 OURS = Rules(longest_word=200, deleted=frozenset({"Cc", "Cf", "Co"}), as_tokenizers=True)
 
 
-def separated(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """Split a text at white space; its ids are the concatenated ids of the parts."""
     return _SEPARATED.findall(text)
 
@@ -109,14 +109,14 @@ def category(character: str, rules: Rules) -> str:
     return unicodedata.category(character)
 
 
-def cleaned(text: str, rules: Rules) -> str:
+def clean(text: str, rules: Rules) -> str:
     """Replace white space by spaces, delete controls, and put spaces around Chinese characters."""
-    text = "".join(_cleaned_character(character, rules) for character in text)
+    text = "".join(_clean_character(character, rules) for character in text)
     return unicodedata.normalize("NFC", text) if rules.composes else text
 
 
 @lru_cache(1 << 18)
-def _cleaned_character(character: str, rules: Rules) -> str:
+def _clean_character(character: str, rules: Rules) -> str:
     kind = category(character, rules)
     if character in "\t\n\r" or kind == "Zs":
         return " "
@@ -125,7 +125,7 @@ def _cleaned_character(character: str, rules: Rules) -> str:
     return f" {character} " if _is_chinese(character, rules) else character
 
 
-def lowered(word: str, rules: Rules) -> str:
+def lower(word: str, rules: Rules) -> str:
     """Convert to lower case; `tokenizers` does so per character, so a last sigma is not final."""
     if not rules.as_tokenizers:
         return word.lower()
@@ -175,7 +175,7 @@ class Reference:
         self._vocabulary, self._rules = vocabulary, rules
         self._lowercase, self._strip_accents = lowercase, strip_accents
         self._longest_token = max(map(len, vocabulary), default=0)
-        self._pieces = lru_cache(1 << 17)(self._matched)
+        self._pieces = lru_cache(1 << 17)(self._match)
 
     def ids(self, text: str) -> list[int]:
         """The ids of a text, without special tokens; their names in text are plain text."""
@@ -183,15 +183,15 @@ class Reference:
 
     def words(self, text: str) -> list[str]:
         """The text after BasicTokenizer."""
-        words = cleaned(text, self._rules).split()
-        return " ".join(part for word in words for part in cut(self._folded(word), self._rules)).split()
+        words = clean(text, self._rules).split()
+        return " ".join(part for word in words for part in cut(self._fold(word), self._rules)).split()
 
-    def _folded(self, word: str) -> str:
+    def _fold(self, word: str) -> str:
         if self._lowercase:
-            word = lowered(word, self._rules)
+            word = lower(word, self._rules)
         return without_accents(word, self._rules) if self._strip_accents else word
 
-    def _matched(self, word: str) -> tuple[int, ...]:
+    def _match(self, word: str) -> tuple[int, ...]:
         """Take the longest matching token from the left, repeatedly; [UNK] if a part of the word has none."""
         unknown = (self._vocabulary["[UNK]"],)
         if len(word) > self._rules.longest_word:
@@ -224,7 +224,7 @@ class Difference:
 
 def differences(text: str, lowercase: bool, strip_accents: bool, other: Rules) -> list[str]:
     """The names of the rows that apply to a text."""
-    words = separated(text)
+    words = split_words(text)
     rows = [row for row in DIFFERENCES if other in row.others]
     return [row.name for row in rows if any(row.is_about(word, lowercase, strip_accents) for word in words)]
 
@@ -245,11 +245,11 @@ def _is_composed(word: str, lowercase: bool, strip_accents: bool) -> bool:
     if strip_accents:  # composed characters are decomposed again
         return False
     fold = str.lower if lowercase else str
-    return fold(cleaned(word, TRANSFORMERS)) != fold(cleaned(word, replace(TRANSFORMERS, composes=False)))
+    return fold(clean(word, TRANSFORMERS)) != fold(clean(word, replace(TRANSFORMERS, composes=False)))
 
 
 def _has_a_final_sigma(word: str, lowercase: bool, strip_accents: bool) -> bool:
-    return lowercase and any(each.lower() != "".join(map(str.lower, each)) for each in cleaned(word, GOOGLE).split())
+    return lowercase and any(each.lower() != "".join(map(str.lower, each)) for each in clean(word, GOOGLE).split())
 
 
 def _has_later_category(word: str, lowercase: bool, strip_accents: bool) -> bool:

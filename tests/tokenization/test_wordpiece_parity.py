@@ -21,7 +21,7 @@ from reference_wordpiece import (
     OURS,
     SEPARATORS,
     TRANSFORMERS,
-    cleaned,
+    clean,
     differences,
 )
 from tiers import long_unless
@@ -123,8 +123,8 @@ def test_white_space_separates_texts():
     characters = [chr(place) for place in SCALARS]
     white = [c for c in characters if c.isspace() or unicodedata.category(c) == "Zs"]
     for rules in (GOOGLE, TRANSFORMERS, OURS):
-        assert {c for c in white if cleaned(c, rules).isspace()} == SEPARATORS
-        assert all(cleaned(c, rules) == "" for c in white if c not in SEPARATORS)
+        assert {c for c in white if clean(c, rules).isspace()} == SEPARATORS
+        assert all(clean(c, rules) == "" for c in white if c not in SEPARATORS)
     for character in characters:
         parts = unicodedata.normalize("NFD", character)
         assert SEPARATORS.isdisjoint(parts) or character in SEPARATORS
