@@ -60,7 +60,7 @@ class LoadedModel:
 
     @property
     def max_length(self) -> int:
-        """Length of the longest rows in training, in tokens, special ones included."""
+        """Length of the longest rows in training, in tokens, including special ones."""
         return self._model.max_length
 
     @overload
@@ -98,10 +98,10 @@ class LoadedModel:
     def as_mteb(
         self, name: str = "", prompts: Mapping[str, str] | None = None, **options: Unpack[EncodingOptions]
     ) -> MtebEncoder:
-        """The model for `mteb.evaluate`; `options` are those of `encode`.
+        """Wrap the model for `mteb.evaluate`; `options` as in `encode`.
 
-        `name`, ORGANISATION/NAME, is that in mteb's results, by default bertjax/ and the directory's; `prompts` are put
-        before texts by their type, "query" or "document". Raises ValueError as `encode` does.
+        `name`, as ORGANISATION/NAME, identifies the model in mteb's results, by default as bertjax/DIRECTORY. `prompts`
+        are put before texts by type, "query" or "document". Raises ValueError as `encode` does.
         """
 
         def encode(texts: Sequence[str]) -> np.ndarray:
@@ -122,10 +122,10 @@ class LoadedModel:
     def fill_mask(self, texts: list[str] | list[Text] | tuple[Text, ...], top: int = 5) -> list[list[list[Guess]]]: ...
 
     def fill_mask(self, texts: str | Sequence[Text], top: int = 5) -> list[list[Guess]] | list[list[list[Guess]]]:
-        """The `top` likeliest entries, (token, probability) best first, for each [MASK] of a text.
+        """Predict the `top` likeliest tokens, (token, probability) best first, for each [MASK] of a text.
 
-        For a list, whose items are texts or pairs of texts, a list. Raises ValueError for another item, for a text
-        without [MASK] or one longer than `max_length`, and for a model without a trained MLM head.
+        A list of texts or pairs of texts gives a list of results. Raises ValueError for any other item, for a text
+        without [MASK] or longer than `max_length`, and for a model without a trained MLM head.
         """
         items = _texts(texts, pairs=True)
         self._require_mlm_head("fill masks")
@@ -198,7 +198,7 @@ class LoadedModel:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The labels of the fine-tuning task; none for numbers and answers, or without fine-tuning."""
+        """The labels of the fine-tuning task; empty for regression, question answering and pretrained models."""
         return self._model.labels
 
     @overload
@@ -208,9 +208,9 @@ class LoadedModel:
     def predict(self, inputs: list, null_threshold: float | None = None) -> list[Output]: ...
 
     def predict(self, inputs: Input | list[Input], null_threshold: float | None = None) -> Output | list[Output]:
-        """The output of a fine-tuned model for an input, which is a text or a tuple; for a list of inputs, a list.
+        """Run a fine-tuned model on an input, which is a text or a tuple, or on a list of inputs.
 
-        By the kind of task (the results are named tuples of `bertjax.finetune.kinds`):
+        Inputs and outputs by kind of task (outputs are named tuples of `bertjax.finetune.kinds`):
 
             classification      a text or a pair of texts    Prediction(label, probability, probabilities)
             several labels      a text or a pair of texts    LabelSet(labels, probabilities)
@@ -221,11 +221,11 @@ class LoadedModel:
             question answering  (question, text)             Answer(text, probability)
 
         A list of words is one item of a list of inputs: `predict([["Ada", "wrote"]])`. A text for tagging is split at
-        spaces and around punctuation. A text without words has no tags, and answers no question: "". A model fine-tuned
-        for `squad2` may return no answer, ""; with `null_threshold` any question answering model may: the score of no
-        answer must exceed that of the best answer by more than it. Long texts for tagging and question answering are
-        read in windows; others are truncated, with a warning. Raises ValueError for a model that was not fine-tuned, or
-        was fine-tuned for vectors, and for an input of another form, naming its number.
+        spaces and around punctuation. A text without words has no tags, and the answer "". A model fine-tuned for
+        `squad2` may return no answer, ""; so may any question answering model with `null_threshold`, where the score of
+        no answer exceeds the best answer's by more than the threshold. Long texts for tagging and question answering
+        are read in windows; others are truncated, with a warning. Raises ValueError for a model that was not
+        fine-tuned, or was fine-tuned for vectors, and for an input of another form, naming its number.
         """
         task = self._fine_tuned()
         if not isinstance(inputs, str | tuple | list):
@@ -237,7 +237,7 @@ class LoadedModel:
         return outputs if isinstance(inputs, list) else outputs[0]
 
     def describe(self, texts: str | Sequence[str], null_threshold: float | None = None) -> list[str]:
-        """`predict` for the one input that a text, or several, form, as lines of text."""
+        """Call `predict` on one input, made of one or more texts, and format its output as lines of text."""
         task = self._fine_tuned()
         return task.kind.lines(self.predict([task.kind.make_input(_texts(texts))], null_threshold)[0])
 
@@ -248,7 +248,7 @@ class LoadedModel:
 
 
 def pretrained_source(config: Config) -> str:
-    """The model with an MLM head from which a run, and the runs before it, were fine-tuned; "" if unknown."""
+    """Find the model with an MLM head that a run was fine-tuned from, through any runs between; "" if unknown."""
     sources: list[str] = []
     while isinstance(config, FinetuneConfig) and config.init_from and config.init_from not in sources:
         sources.append(config.init_from)
@@ -262,7 +262,7 @@ def pretrained_source(config: Config) -> str:
 
 
 def _texts(value: Any, pairs: bool = False) -> list[Any]:
-    """A text, or an iterable of texts, as a list. Raises ValueError naming the first item that is not a text."""
+    """Convert a text or an iterable of texts to a list. Raises ValueError naming the first item that is not a text."""
     expected = "a text, or a list of texts or of pairs of texts" if pairs else "a text or a list of texts"
     if isinstance(value, str):
         return [value]

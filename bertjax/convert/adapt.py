@@ -1,15 +1,14 @@
-"""Weights of one model as the start of another: a vocabulary that grew, a longer position table, more segments.
+"""Adapt the weights of one model to another config: a larger vocabulary, a longer position table, more segments.
 
-Options that give the weights their meaning must be equal; the three tables may differ, and each has its rule:
+Options that the weights depend on must be equal. Three tables may differ, each by its own rule:
 
-words      a token of both keeps its row; a new one starts as the mean of the rows of the pieces that the old vocabulary
-           makes of it (of all rows, if it makes none)
+words      a token of both vocabularies keeps its row; a new token starts as the mean row of the pieces into which the
+           old vocabulary splits it (the mean of all rows if there are none)
 positions  a longer table repeats the old one from its start (Longformer's rule); a shorter one is cut
-segments   new ones start as the row of segment 0; a model without segments has no rows for them
+segments   new segments start as copies of segment 0; a model without segments drops the rows
 
-Projections of global tokens start as copies of the ordinary ones where the old network has none (Longformer's rule).
-
-Modules of the new network that the old one lacks are drawn at random; those that only the old one has are left out.
+Projections of global tokens start as copies of the ordinary ones if the old network lacks them (Longformer's rule).
+Modules that only the new network has are initialised at random; modules that only the old one has are dropped.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from bertjax.model.shared_tables import DIFFERENCE, own_words
 from bertjax.parallel.sharding import is_names
 from bertjax.tokenization.tokenizer import Tokenizer
 
-# Options that give the weights their meaning, and must be equal.
+# Options that the weights depend on: both models must agree on them.
 _EQUAL = (
     "hidden_size",
     "embedding_size",
@@ -70,54 +69,54 @@ _EQUAL = (
     "mlm_inner_size",
     "causal",
 )
-# Options that may change with the same arrays (a RoBERTa becomes a Longformer, a longer context), and are reported.
+# Options that may change without changing an array (RoBERTa to Longformer, a longer context); changes are reported.
 _NOTED = ("window", "global_every", "first_global", "rope_theta", "rope_theta_local")
 _NOTED += ("attention_block", "random_blocks", "random_blocks_seed")
-# Modules with sizes of their own, and the keys of these sizes; with another size they are drawn at random.
+# Module -> the keys that set its size. A module whose size differs is initialised at random.
 _SIZED = {
     "teacher_projection": ("teacher_width",),
     "rtd_head": ("rtd_context",),
     GENERATOR: ("generator_width", "generator_layers", "embedding_sharing", "mlm_decoder"),
 }
-_MAY_BE_GONE = 0.1  # of the old tokens; beyond that it is another vocabulary
+_MOST_MISSING = 0.1  # share of the old tokens; above it the two vocabularies count as unrelated
 
 
 def require_same_shape(model: ForeignModel, config: ModelConfig, layers: tuple[int, ...] = ()) -> None:
-    """Raise ValueError with every differing key that gives weights their meaning, or a layer that does not exist.
+    """Raise ValueError naming every key of `_EQUAL` that differs, or a layer that does not exist.
 
-    `layers` are the layers of the model to take, as in `init_layers` of a run.
+    `layers` are the model's layers to take, as in a run's `init_layers`.
     """
-    there = model.config
+    source = model.config
     if layers:
-        if beyond := [layer for layer in layers if not 0 <= layer < there.num_hidden_layers]:
+        if beyond := [layer for layer in layers if not 0 <= layer < source.num_hidden_layers]:
             raise ValueError(
                 f"init_layers={layers}: {model.origin} has no layer {beyond[0]}; give numbers from 0 to "
-                f"{there.num_hidden_layers - 1}"
+                f"{source.num_hidden_layers - 1}"
             )
-        if there.layer_groups:
+        if source.layer_groups:
             raise ValueError(f"init_layers={layers}: layers of {model.origin} share parameters; leave init_layers out")
-        if there.first_layer_apart:
+        if source.first_layer_apart:
             raise ValueError(
                 f"init_layers={layers}: the first layer of {model.origin} is of another kind; leave init_layers out"
             )
-        there = replace(there, num_hidden_layers=len(layers))
-    different = {key: (getattr(there, key), getattr(config, key)) for key in _EQUAL}
+        source = replace(source, num_hidden_layers=len(layers))
+    different = {key: (getattr(source, key), getattr(config, key)) for key in _EQUAL}
     refused = [f"  model.{key}: there {was!r}, here {now!r}" for key, (was, now) in different.items() if was != now]
     if refused:
         raise ValueError(
-            f"{model.origin} is another model:\n" + "\n".join(refused) + "\nset these keys as they are there, or give "
-            "another --init-from"
+            f"{model.origin} is another model:\n" + "\n".join(refused) + "\nset these keys to its values, or "
+            "give another --init-from"
         )
 
 
 def drawn_modules(model: ForeignModel, config: ModelConfig) -> list[str]:
-    """The modules of a network of `config` that start with random weights from a model, by name."""
-    lacking = _lacking(model, config)
-    return [name for name in abstract_network(config)[1] if name in lacking or module_label(name) in model.drawn]
+    """Name the modules that a network of `config` initialises at random when it starts from `model`."""
+    missing = _missing_modules(model, config)
+    return [name for name in abstract_network(config)[1] if name in missing or module_label(name) in model.drawn]
 
 
-def _lacking(model: ForeignModel, config: ModelConfig) -> list[str]:
-    """The modules that the model does not have, or has in another size."""
+def _missing_modules(model: ForeignModel, config: ModelConfig) -> list[str]:
+    """Name the modules that the model lacks or has in another size."""
     resized = {
         name for name, keys in _SIZED.items() if any(getattr(model.config, k) != getattr(config, k) for k in keys)
     }
@@ -127,27 +126,27 @@ def _lacking(model: ForeignModel, config: ModelConfig) -> list[str]:
 def adapt(
     model: ForeignModel, config: ModelConfig, tokenizer: Tokenizer, layers: tuple[int, ...] = ()
 ) -> tuple[Params, list[str]]:
-    """(parameters for pretraining a model of `config` over `tokenizer`, lines about the changes).
+    """Return (parameters for pretraining a model of `config` over `tokenizer`, lines about the changes).
 
     `layers` as in `require_same_shape`. Raises ValueError as `require_same_shape` does, and for another vocabulary.
     """
     require_same_shape(model, config, layers)
-    there = model.config
-    shapes, axes = abstract_network(config)[1], abstract_network(there)[2]
-    changed = {field.name for field in fields(config) if getattr(there, field.name) != getattr(config, field.name)}
+    source = model.config
+    shapes, axes = abstract_network(config)[1], abstract_network(source)[2]
+    changed = {field.name for field in fields(config) if getattr(source, field.name) != getattr(config, field.name)}
 
-    # 1. Modules, in dicts of our own with the arrays shared
-    lacking = _lacking(model, config)
-    params: Params = jax.tree.map(lambda x: x, {name: model.params[name] for name in shapes if name not in lacking})
+    # 1. Modules: new dicts that share the arrays
+    missing = _missing_modules(model, config)
+    params: Params = jax.tree.map(lambda x: x, {name: model.params[name] for name in shapes if name not in missing})
     encoder, notes = params["encoder"], list[str]()
-    drawn = (*model.drawn, *(module_label(name) for name in lacking if name not in model.params))
+    drawn = (*model.drawn, *(module_label(name) for name in missing if name not in model.params))
     if drawn:
         notes.append(f"{', '.join(drawn)}: not there; drawn at random")
     notes += [
-        f"{module_label(name)}: of another size there; drawn at random" for name in lacking if name in model.params
+        f"{module_label(name)}: of another size there; drawn at random" for name in missing if name in model.params
     ]
     notes += [
-        f"model.{key} was {getattr(there, key):g} there and is {getattr(config, key):g} here"
+        f"model.{key} was {getattr(source, key):g} there and is {getattr(config, key):g} here"
         for key in _NOTED
         if key in changed
     ]
@@ -155,7 +154,7 @@ def adapt(
     # 2. Layers
     if layers:
         encoder["layers"] = jax.tree.map(lambda x: x[np.array(layers)], encoder["layers"])
-        notes.append(f"of its {there.num_hidden_layers} layers, {', '.join(map(str, layers))} were taken")
+        notes.append(f"of its {source.num_hidden_layers} layers, {', '.join(map(str, layers))} were taken")
 
     # 3. Words
     rows, lines = _word_rows(model.tokenizer, tokenizer)
@@ -164,11 +163,11 @@ def adapt(
     def fit_words(names: tuple[str, ...], table: np.ndarray) -> np.ndarray:
         if "vocab" not in names:
             return table
-        means = [table[of[0]] if len(of) == 1 else table[of].mean(axis=0, dtype=np.float64) for of in rows]
+        means = [table[ids[0]] if len(ids) == 1 else table[ids].mean(axis=0, dtype=np.float64) for ids in rows]
         fitted = np.stack(means).astype(np.float32)
-        missing = padded_vocab_size(config) - len(fitted)
-        assert missing >= 0, "the config's vocabulary is that of the tokenizer"
-        return np.pad(fitted, [(0, missing), *[(0, 0)] * (fitted.ndim - 1)])
+        padding = padded_vocab_size(config) - len(fitted)
+        assert padding >= 0, "the config and the tokenizer have the same vocabulary"
+        return np.pad(fitted, [(0, padding), *[(0, 0)] * (fitted.ndim - 1)])
 
     params = jax.tree.map(fit_words, {name: axes[name] for name in params}, params, is_leaf=is_names)
     encoder = params["encoder"]
@@ -194,7 +193,7 @@ def adapt(
     if GENERATOR in params:
         lines = _fit_tables(params[GENERATOR], shapes[GENERATOR], config)
         notes += [line for line in lines if line not in notes]
-    params |= fresh_modules(config, lacking)
+    params |= fresh_modules(config, missing)
     fitted, expected = ({name: x.shape for name, x in named_arrays(tree).items()} for tree in (params, shapes))
     differing = sorted(name for name in fitted.keys() | expected.keys() if fitted.get(name) != expected.get(name))
     assert not differing, (
@@ -204,7 +203,7 @@ def adapt(
 
 
 def _fit_tables(network: Params, shapes: Params, config: ModelConfig) -> list[str]:
-    """Fit a network's tables of positions and segments to the config; returns lines about the changes."""
+    """Fit a network's position and segment tables to the config in place; returns lines about the changes."""
     tables, notes = network["encoder"]["embeddings"], list[str]()
     size = config.max_position_embeddings
     for module in (tables, network.get("mask_decoder", {})):
@@ -234,13 +233,13 @@ def _fit_tables(network: Params, shapes: Params, config: ModelConfig) -> list[st
 
 
 def _word_rows(old: Tokenizer, new: Tokenizer) -> tuple[list[list[int]], list[str]]:
-    """(the rows of the old table that each new token starts from, lines about the changes)."""
+    """Return (the rows of the old table that each new token starts from, lines about the changes)."""
     ids = {token: number for number, token in enumerate(old.tokens)}
-    gone = sum(not token.startswith("[unused") for token in set(old.tokens) - set(new.tokens))
-    if gone > _MAY_BE_GONE * old.vocab_size:
+    missing = sum(not token.startswith("[unused") for token in set(old.tokens) - set(new.tokens))
+    if missing > _MOST_MISSING * old.vocab_size:
         raise ValueError(
-            f"the weights are of another vocabulary: {gone:,} of its {old.vocab_size:,} tokens are not in this one; "
-            "give its vocabulary, or one that extends it, as data.vocab"
+            f"the weights belong to another vocabulary: {missing:,} of its {old.vocab_size:,} tokens are not in this "
+            "one; give its vocabulary, or one that extends it, as data.vocab"
         )
     texts = zip(new.tokens, new.surfaces, strict=True)
     spellings = {token: text.decode(errors="replace") for token, text in texts if token not in ids}
@@ -256,8 +255,8 @@ def _word_rows(old: Tokenizer, new: Tokenizer) -> tuple[list[list[int]], list[st
     if spellings:
         examples = ", ".join(list(spellings)[:5]) + (", ..." if len(spellings) > 5 else "")
         notes.append(f"{len(spellings):,} tokens are new ({examples}): each starts as the mean of its pieces")
-    if gone:
-        notes.append(f"{gone:,} tokens of the old vocabulary are not in this one; their rows were left out")
+    if missing:
+        notes.append(f"{missing:,} tokens of the old vocabulary are not in this one; their rows were left out")
     if old.rules != new.rules:
-        notes.append(f"text was normalised otherwise there: {old.rules}; here {new.rules}")
+        notes.append(f"the source normalised text differently: {old.rules}; here: {new.rules}")
     return rows, notes

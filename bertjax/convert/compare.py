@@ -1,4 +1,4 @@
-"""Comparison of a conversion: the same texts through our model and another system's."""
+"""Verify a conversion: compare our outputs for the same texts with another system's."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from bertjax.model.pooling import pool, token_vectors
 from bertjax.run.run_directory import TrainedModel
 from bertjax.tokenization import huggingface
 
-LIMIT = 1e-5  # of the relative difference, float32
+LIMIT = 1e-5  # largest relative difference, float32
 STATES, VECTORS, LOGITS = "hidden states", "vectors", "logits"
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")
-_MASKED = -1e5  # logits below it are masked ones
-_MARKS = "global_attention_mask"  # transformers' input for global tokens
+_MASKED = -1e5  # logits below this value are masked
+_GLOBAL_MASK = "global_attention_mask"  # transformers' input for global tokens
 
-# They cover padding (the pairs differ in length), two segments, accents, digits and other scripts.
+# The pairs cover padding (they differ in length), two segments, accents, digits and other scripts.
 PAIRS = (
     ("In 1877, the museum opened.", "It holds more than 40,000 drawings, most of them given by a single family."),
     ("She had not expected an answer so soon.", "“Naïve,” he wrote, “but not wrong.”"),
@@ -44,10 +44,10 @@ PAIRS = (
 
 @dataclass(frozen=True)
 class Difference:
-    """Relative differences of two models' outputs: the norm of the difference over that of the reference."""
+    """Relative differences between two models' outputs: the difference's norm over the reference's."""
 
     values: dict[str, float]  # by the name of the output
-    not_compared: tuple[str, ...] = ()  # outputs that the reference lacks, for people
+    not_compared: tuple[str, ...] = ()  # readable names of outputs that the reference lacks
 
     def __str__(self) -> str:
         values = ", ".join(f"{name} {value:.1e}" for name, value in self.values.items())
@@ -65,10 +65,10 @@ def compare_with_transformers(
     pairs: Sequence[tuple[str, str]] = PAIRS,
     drawn: Collection[str] = (),
 ) -> Difference | None:
-    """Compare our float32 outputs for pairs of texts with those of a folder's model; None without torch, transformers.
+    """Compare our float32 outputs for pairs of texts with transformers' for a folder; None without torch, transformers.
 
-    Compared are hidden states of the last layer and the logits of pretraining or of a task, without padding and without
-    the modules in `drawn` (by `module_label`), which the folder lacks. Token ids are compared if transformers can read
+    Compares the last hidden states and the logits of pretraining or of a task, without padding and without the modules
+    in `drawn` (by `module_label`), which the folder lacks. Token ids are compared if transformers can read
     the vocabulary. Raises RuntimeError if transformers cannot read the weights, if token ids differ, or if outputs
     differ by more than `LIMIT`.
     """
@@ -87,9 +87,10 @@ def compare_with_transformers(
     not_compared = _compare_ids(model, directory, network.config, pairs)
     batch = pair_batch(model, pairs)
     ours = our_outputs(model, batch)
-    # The classes of tasks mark the same tokens, but only in rows with all their [SEP]; these rows are truncated.
-    marks = {} if (positions := _marked(model, batch)) is None else {_MARKS: _position_mask(positions, batch)}
-    theirs = _their_outputs(network, batch | marks, their_class, model.config.model.vocab_size)
+    # transformers' task classes mark the same tokens, but only in rows with every [SEP]; these rows may be truncated.
+    positions = _marked_positions(model, batch)
+    global_mask = {} if positions is None else {_GLOBAL_MASK: _position_mask(positions, batch)}
+    theirs = _their_outputs(network, batch | global_mask, their_class, model.config.model.vocab_size)
     for name, logits in theirs.items():  # BigBird's class subtracts a million from logits of the question's tokens
         ours[name] = np.where(logits < _MASKED, 0, ours[name])
         theirs[name] = np.where(logits < _MASKED, 0, logits)
@@ -98,7 +99,7 @@ def compare_with_transformers(
 
 
 def _class_without(model: TrainedModel, drawn: Collection[str]) -> Class:
-    """The class of transformers with most of the model's heads but without the modules in `drawn`."""
+    """The transformers class that keeps the most of the model's heads without the modules in `drawn`."""
     config, hf = model.config.model, get_family(model.config.model.family).transformers
     whole = hf_class(config)
     for candidate in (whole, *(hf.partial if whole.outputs else ())):
@@ -108,7 +109,7 @@ def _class_without(model: TrainedModel, drawn: Collection[str]) -> Class:
 
 
 def pair_batch(model: TrainedModel, pairs: Sequence[tuple[str, str]]) -> dict[str, np.ndarray]:
-    """Pairs of texts as padded rows, truncated to the model's longest rows: int64 [B, L]."""
+    """Pairs of texts as padded rows, truncated to the model's maximum length: int64 [B, L]."""
     rows = [_row(model, pair) for pair in pairs]
     rows = [[part[: model.max_length] for part in (ids, types, [1] * len(ids))] for ids, types in rows]
     length = max(len(ids) for ids, _, _ in rows)
@@ -145,9 +146,9 @@ def within_limit(
 def _compare_ids(
     model: TrainedModel, directory: str | Path, config: Any, pairs: Sequence[tuple[str, str]]
 ) -> tuple[str, ...]:
-    """Compare token ids with those of a folder's tokenizer in transformers; returns why that is impossible, or ().
+    """Compare token ids with transformers' for a folder; returns the reason if that is impossible, or ().
 
-    `config` is that of transformers: a `config.json` may lack the model_type that AutoTokenizer needs. Raises
+    `config` is transformers' config object: a `config.json` may lack the model_type that AutoTokenizer needs. Raises
     RuntimeError if ids differ.
     """
     import transformers
@@ -182,7 +183,7 @@ def our_outputs(model: TrainedModel, batch: Mapping[str, np.ndarray]) -> dict[st
     graphdef = abstract_network(config)[0]
     heads = [] if network_class(config).of_task else [head for head in hf_class(config).outputs if head in model.params]
     ids, types, mask = (jnp.asarray(batch[key], jnp.int32) for key in INPUTS)
-    positions = _marked(model, batch)
+    positions = _marked_positions(model, batch)
     marked = None if positions is None else jnp.asarray(positions)
 
     @jax.jit
@@ -204,7 +205,7 @@ def our_outputs(model: TrainedModel, batch: Mapping[str, np.ndarray]) -> dict[st
         return jax.device_get(forward(model.params))
 
 
-def _marked(model: TrainedModel, batch: Mapping[str, np.ndarray]) -> np.ndarray | None:
+def _marked_positions(model: TrainedModel, batch: Mapping[str, np.ndarray]) -> np.ndarray | None:
     """`global_positions` of the tokens that the model's kind of task marks; None if it marks none."""
     config, part = model.config.model, get_kind(model.kind).global_tokens if model.kind else None
     if config.global_tokens != "marked" or part is None:
@@ -231,7 +232,7 @@ def logits_name(head: str) -> str:
 def _their_outputs(
     network: Any, batch: Mapping[str, np.ndarray], their_class: Class, vocab_size: int
 ) -> dict[str, np.ndarray]:
-    """`our_outputs` of transformers' network, as far as its class has them."""
+    """The outputs of transformers' network under the names of `our_outputs`, for the heads of its class."""
     import torch  # pyright: ignore[reportMissingImports]
 
     # A class without token types has no such input.
@@ -273,7 +274,7 @@ def our_vectors(model: TrainedModel, batch: Mapping[str, np.ndarray], vectors: V
 
 
 def relative_difference(ours: np.ndarray, theirs: np.ndarray, real: np.ndarray) -> float:
-    """The norm of the difference over that of theirs; arrays of three dims only at the real tokens, bool [B, L]."""
+    """The difference's norm over theirs; 3-D arrays are compared only at the tokens in `real`, bool [B, L]."""
     if ours.ndim == 3:
         ours, theirs = ours[real], theirs[real]
     return float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))

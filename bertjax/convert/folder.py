@@ -1,4 +1,4 @@
-"""The folder of an export: complete or absent; in object storage it is complete with its last file."""
+"""Write export folders atomically; in object storage, a folder is complete once its last file exists."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from bertjax.storage.json_documents import read_json
 from bertjax.storage.remote import AnyPath, RemotePath, to_path
 from bertjax.storage.sums import SUMS_FILE, sha256_of_file
 
-Prove = Callable[[Path], None]  # raises if the folder that is written there is wrong
+Prove = Callable[[Path], None]  # raises if the written folder is wrong
 
 
 def resolve_folder(directory: str | AnyPath) -> AnyPath:
-    """The `AnyPath` of a folder's path or URL; a path is absolute and without links."""
+    """Resolve a folder's path or URL; a local path becomes absolute, without symlinks."""
     path = to_path(str(directory))
     return path.resolve() if isinstance(path, Path) else path
 
@@ -123,8 +123,8 @@ def _names(folder: AnyPath) -> list[str]:
 def _put_in_place(partial: Path, target: Path, earlier: Path) -> None:
     """Rename `partial` to `target`, in one step if the two can be swapped.
 
-    Elsewhere an earlier export is renamed first. It comes back if the second renaming fails, and with the next export
-    if the process is killed in between.
+    Otherwise an earlier export is renamed first. It is restored if the second rename fails, or by the next export if
+    the process is killed in between.
     """
     if target.exists() and exchange(partial, target):
         sync(target.parent)
@@ -153,7 +153,7 @@ def near(folder: AnyPath) -> Iterator[Path]:
 
 
 def write_texts(folder: Path, files: Mapping[str, str | bytes]) -> None:
-    """Write files into a folder and folders in it, text as UTF-8."""
+    """Write files into a folder and its subfolders, text as UTF-8."""
     for name, content in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
@@ -188,5 +188,5 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def as_json(values: Any) -> str:
-    """A JSON file's text: the same for the same values."""
+    """Serialise values to the text of a JSON file, deterministically."""
     return json.dumps(values, indent=2, sort_keys=True) + "\n"

@@ -1,4 +1,4 @@
-"""A model of another system in our layout: the result of every importer, and the checks that all of them share."""
+"""An imported model in our layout, and the checks that all importers share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bertjax.tokenization.tokenizer import Tokenizer
 
 
 def module_label(module: str) -> str:
-    """The name of a module for people: `mlm_head` is MLM head."""
+    """Readable name of a module: `mlm_head` is MLM head."""
     name, _, kind = module.partition("_")
     return f"{name.upper()} {kind}" if kind else name
 
@@ -39,11 +39,11 @@ class ForeignModel:
     config: ModelConfig
     tokenizer: Tokenizer
     params: Params  # NumPy float32, layers stacked, the vocabulary padded
-    drawn: tuple[str, ...]  # labels of modules that the source lacks, drawn from seed 0
+    drawn: tuple[str, ...]  # labels of modules that the source lacks, initialised from seed 0
     notes: tuple[str, ...]
     kind: str = ""  # of the fine-tuning task
     labels: tuple[str, ...] = ()  # of that task
-    null_threshold: float | None = None  # of questions that a text may not answer, as in TaskConfig
+    null_threshold: float | None = None  # for returning no answer, as in TaskConfig
 
     @property
     def num_parameters(self) -> int:
@@ -53,7 +53,7 @@ class ForeignModel:
 
     @property
     def fills_masks(self) -> bool:
-        """Whether it has a trained MLM head."""
+        """Whether it has a trained MLM head and sees both sides of a mask."""
         has_head = "mlm_head" in self.params and module_label("mlm_head") not in self.drawn
         return has_head and not self.config.causal
 
@@ -66,11 +66,11 @@ def foreign_model(
     notes: Sequence[str] = (),
     pad_id: int = 0,
 ) -> ForeignModel:
-    """Convert tensors under the names of transformers; the config may still lack the size of the vocabulary.
+    """Convert tensors with transformers' names; the config may still lack the size of the vocabulary.
 
-    Draws modules that are missing as a whole, as for a new model, and drops rows of the tables beyond the vocabulary.
-    `pad_id` as in `from_huggingface_tensors`. Raises ValueError for tensors that are missing, of another shape, not of
-    floating point, or not finite.
+    Initialises modules that are missing as a whole, as for a new model, and drops table rows beyond the vocabulary.
+    `pad_id` as in `from_huggingface_tensors`. Raises ValueError for tensors that are missing, have another shape, are
+    not floating point, or are not finite.
     """
     # 1. The size of the vocabulary
     notes, size = list(notes), tokenizer.vocab_size
@@ -81,8 +81,8 @@ def foreign_model(
     rows = len(words)
     if rows < size:
         raise ValueError(
-            f"{origin}: the vocabulary has {size:,} tokens and the table of word embeddings {rows:,} rows; they are "
-            "not of one model"
+            f"{origin}: the vocabulary has {size:,} tokens and the table of word embeddings {rows:,} rows; they "
+            "are not of one model"
         )
     if rows > size:
         notes.append(f"{rows - size} rows of the word table beyond the vocabulary were left out")
@@ -99,10 +99,10 @@ def foreign_model(
     before = get_family(config.family).transformers.rows_before_positions(pad_id)
     if before and config.position_embedding == "learned":
         notes.append(
-            f"{before} rows of the position table, up to that of the padding token, were left out: no token uses them"
+            f"{before} rows of the position table, up to the padding token's, were left out: no token uses them"
         )
 
-    # 2. Checks, before anything is drawn for a config that the tensors may contradict
+    # 2. Checks, before modules are initialised for a config that the tensors may contradict
     expected_shapes = their_shapes(config, pad_id)
     for name, array in tensors.items():
         if not jnp.issubdtype(array.dtype, jnp.floating):
@@ -121,7 +121,7 @@ def foreign_model(
     drawn = {module: names for module, names in modules.items() if not names & tensors.keys()}
     random = set[str]().union(*drawn.values())
     if missing := sorted(expected_shapes.keys() - tensors.keys() - random):
-        raise ValueError(f"{origin}: missing {', '.join(missing[:5])}; is the config that of these weights?")
+        raise ValueError(f"{origin}: missing {', '.join(missing[:5])}; does the config belong to these weights?")
     fresh = fresh_modules(config, drawn)
     if random:
         whole = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), abstract_network(config)[1]) | fresh
@@ -137,7 +137,7 @@ def foreign_model(
 
 
 def fresh_modules(config: ModelConfig, modules: Collection[str]) -> Params:
-    """Draw these modules of a new model from seed 0, as NumPy arrays; drawing the others too would take seconds."""
+    """Initialise these modules from seed 0, as NumPy arrays; initialising the whole network would take seconds."""
     if not modules:
         return {}
 

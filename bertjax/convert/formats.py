@@ -1,4 +1,4 @@
-"""The formats of other systems: a line each. A format's module is imported when the format is used."""
+"""Registry of other systems' formats. A format's module is imported when the format is used."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Vectors(NamedTuple):
 
 
 class Compare(Protocol):
-    """Compares our float32 outputs with those of the format's own system; None if it is not installed."""
+    """Compares our float32 outputs with the format's own system; None if that system is not installed."""
 
     def __call__(
         self, model: TrainedModel, folder: Path, vectors: Vectors, drawn: Collection[str] = ()
@@ -51,23 +51,23 @@ class Export(Protocol):
 class Format:
     """A format: one object in one module."""
 
-    reference: str  # the system whose outputs are compared, for people
+    reference: str  # readable name of the system whose outputs are compared
     compare: Compare
     export: Export | None = None
     read: Callable[[str], ForeignModel] | None = None  # reads a folder
-    # Downloads a name that is not a folder here: (the folder, the name of exactly that content).
+    # Downloads a name that is not a local folder; returns (folder, name pinned to the downloaded content).
     fetch: Callable[[str], tuple[Path, str]] | None = None
-    # Fields of DataConfig by which a run uses the vocabulary of a source, kind:DIR or kind:NAME, and its folder.
+    # DataConfig fields for a source's vocabulary, given the source (kind:DIR or kind:NAME) and its folder.
     vocabulary: Callable[[str, Path], Mapping[str, Any]] | None = None
-    needs_pooling: bool = False  # a model without a head is exported with vectors of texts, also without --pooling
+    needs_pooling: bool = False  # a model without a head exports text vectors even without --pooling
     pooling: Pooling | None = None  # the default of --pooling; None: the format has no vectors of texts
     describe: Callable[[TrainedModel, AnyPath], list[str]] = lambda model, target: []  # lines about an export
     with_head: Callable[[str], Format] | None = None  # the format for one head of pretraining
-    precisions: Mapping[str, Callable[[], Format]] = field(default_factory=dict)  # of weights -> the format with them
-    gives: Callable[[TrainedModel, Vectors], str] = lambda model, vectors: ""  # the outputs of an export, for people
+    precisions: Mapping[str, Callable[[], Format]] = field(default_factory=dict)  # of the weights -> format
+    gives: Callable[[TrainedModel, Vectors], str] = lambda model, vectors: ""  # describes the outputs of an export
 
     def vectors(self, model: TrainedModel, pooling: Pooling | None, normalize: bool) -> Vectors:
-        """Choose the vectors to export; a model trained for vectors has those of its training by default.
+        """Choose the vectors to export; a model trained for vectors defaults to the vectors of its training.
 
         Raises ValueError for options that the format does not have.
         """
@@ -86,10 +86,10 @@ class Format:
 class Entry(NamedTuple):
     """A line of the registry."""
 
-    module: str  # has the format as `FORMAT`
-    source: str = ""  # the prefix of DIR in a source to read: hf:DIR; "" if nothing is read
+    module: str  # defines the format as `FORMAT`
+    source: str = ""  # prefix of a source, as in hf:DIR; "" if the format cannot be read
     exports: bool = True
-    needs: tuple[tuple[str, str], ...] = ()  # modules that an export takes, each with the argument of pip install
+    needs: tuple[tuple[str, str], ...] = ()  # modules that an export imports, each with its argument to pip install
 
 
 _ONNX, _RUNTIME = ("onnx", "'bertjax[onnx]'"), ("onnxruntime", "'bertjax[onnx]'")
@@ -109,7 +109,7 @@ FORMATS = Registry("formats", _ALL, Entry)
 
 
 def load_format(name: str) -> Format:
-    """The format of that name, one of `FORMATS`."""
+    """Import a format by its name in `FORMATS`."""
     return importlib.import_module(FORMATS[name].module).FORMAT
 
 
@@ -120,7 +120,7 @@ def require_extra(name: str) -> None:
 
 
 class ExportNames:
-    """The names of the formats that a model can be written in; entry points are scanned for an unknown one only."""
+    """Names of the formats that models can be exported to; entry points are scanned only for an unknown name."""
 
     def __iter__(self) -> Iterator[str]:
         return (name for name in FORMATS.at_hand() if FORMATS[name].exports)
@@ -130,5 +130,5 @@ class ExportNames:
 
 
 def source_kinds(names: Iterable[str] = FORMATS) -> dict[str, str]:
-    """The prefix of DIR in a source -> name of the format."""
+    """Prefix of a source, such as "hf" -> name of the format."""
     return {FORMATS[name].source: name for name in names if FORMATS[name].source}

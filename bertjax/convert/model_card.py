@@ -31,18 +31,18 @@ from bertjax.training.stages import make_stages
 CARD_FILE = "README.md"
 
 _DIGEST_LABEL = "SHA-256 of {}: "
-# Keys of the config with paths or names of the machine of the training, which do not belong in a published card.
-_FILES_OF_TASKS = ("task.data", "task.train", "task.dev", "task.test", "task.from_text")
+# Config keys with paths or names from the training machine, which do not belong in a published card.
+_TASK_FILES = ("task.data", "task.train", "task.dev", "task.test", "task.from_text")
 _SOURCES = ("data.sources", "data.active_sources", "data.store", "data.exclude")
-_FILES_OF_TEXT = ("data.root", "data.cache_dir", "data.vocab", "data.groups")
-_LISTS_OF_WORDS = ("data.entity_map", "data.similar_words", "data.units")
+_TEXT_FILES = ("data.root", "data.cache_dir", "data.vocab", "data.groups")
+_WORD_LISTS = ("data.entity_map", "data.similar_words", "data.units")
 _OTHER_FILES = ("compilation_cache", "distillation.teacher", "probe.pairs", "probe.tags")
 _PRIVATE = (
     *("run_dir", "init_from", "hosts.coordinator"),
-    *(*_SOURCES, *_FILES_OF_TEXT, *_LISTS_OF_WORDS, *_OTHER_FILES, *_FILES_OF_TASKS),
+    *(*_SOURCES, *_TEXT_FILES, *_WORD_LISTS, *_OTHER_FILES, *_TASK_FILES),
 )
 
-# A dump of a Wikipedia (dewiki-...), or its configuration in a data set of the Hub (20231101.de).
+# A Wikipedia dump (dewiki-...), or its configuration in a data set on the Hub (20231101.de).
 _WIKI_LANGUAGE = re.compile(r"\b(?P<dump>[a-z]{2,3})wiki[-_]|:\d{8}\.(?P<config>[a-z]{2,3})\b")
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _HUB_MODEL = re.compile(rf"hf:(?P<name>{_HUB_NAME.pattern})(?:@.*)?")
@@ -59,19 +59,17 @@ pipeline("{task}", folder)("{text}")
 ```
 
 {others}"""
-_FEWER = """\
+_FEWER_HEADS = """\
 Classes with fewer heads load it too (`AutoModel`: the encoder{pooler}); transformers then lists the heads that they
 leave out as unexpected. `bertjax export --head` writes a folder for one of these classes."""
-_MORE = (
-    "It has this class's head alone: transformers starts those of other classes at random, and names them as missing."
-)
+_ONE_HEAD = "It has this class's head alone: transformers initialises other heads at random, and lists them as missing."
 
 
 def model_card(model: TrainedModel, parameters: int, weights_sha256: str, their_class: Class | None = None) -> str:
-    """`README.md` from the run's config and its `metrics.jsonl` at the exported step.
+    """Write `README.md` from the run's config and its `metrics.jsonl` at the exported step.
 
-    `parameters` counts the exported numbers; `their_class` is their class if it is not the whole model's. The card has
-    no path of the machine, and is the same for every export of a checkpoint.
+    `parameters` is the number of exported parameters; `their_class` is the exported class, by default the whole
+    model's. The card has no local path, and is the same for every export of a checkpoint.
     """
     config = model.config
     task, use = (
@@ -95,7 +93,7 @@ def model_card(model: TrainedModel, parameters: int, weights_sha256: str, their_
 
 
 def _pretraining_use(model: TrainedModel, their_class: Class | None) -> tuple[str, str]:
-    """(the Hub's name of the task, the text on use)."""
+    """Return (the Hub's name of the task, the section on use)."""
     whole = hf_class(model.config.model)
     their_class = their_class or whole
     mask = model.tokenizer.tokens[model.tokenizer.mask_id]
@@ -104,12 +102,12 @@ def _pretraining_use(model: TrainedModel, their_class: Class | None) -> tuple[st
         causal = model.config.model.causal
         task, text = ("text-generation", "Text to") if causal else ("fill-mask", f"Text with a {mask} in it.")
     pooler = " and the pooler" if model.config.model.pooler == "tanh" else ""
-    others = _FEWER.format(pooler=pooler) if their_class.name == whole.name else _MORE
+    others = _FEWER_HEADS.format(pooler=pooler) if their_class.name == whole.name else _ONE_HEAD
     return task, _USE.format(task=task, text=text, network=their_class.name, others=others)
 
 
 def _front_matter(model: TrainedModel, library: str, task: str, measured: bool = False) -> str:
-    """The front matter for the Hub, in YAML, and the title. With `measured` it has the figures of the held-out sets."""
+    """Write the Hub's YAML front matter and the title. `measured` adds the figures of the held-out sets."""
     config, family = model.config, get_family(model.config.model.family)
     model_type = family.huggingface.model_type if family.huggingface else family.name
     languages, datasets = _languages(config), _datasets(config)
@@ -122,42 +120,42 @@ def _front_matter(model: TrainedModel, library: str, task: str, measured: bool =
     matter |= {"base_model": base} if base else {}
     results = _hub_results(model, task) if measured else []
     matter |= {"model-index": [{"name": config.name, "results": results}]} if results else {}
-    # Every value of JSON is one of YAML.
+    # JSON values are valid YAML.
     lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}\n" for key, value in matter.items()]
     return f"---\n{''.join(lines)}---\n\n# {config.name}"
 
 
 def _languages(config: Config) -> list[str]:
-    """The languages that the names of the sources tell, as their codes; none if one of them does not tell it."""
+    """Language codes recognised in the sources' names; empty if the language of any source is unknown."""
     languages: set[str] = set()
     for source in config.data.sources:
         match = _WIKI_LANGUAGE.search(source)
-        if not match and not _is(source, lambda kind: kind.is_english):
+        if not match and not _kind_satisfies(source, lambda kind: kind.is_english):
             return []
         languages.add(match["dump"] or match["config"] if match else "en")
     return sorted(languages)
 
 
-def _is(source: str, rule: Callable[[SourceKind], bool]) -> bool:
-    # A folder, which a source may be too, need not exist on this machine.
+def _kind_satisfies(source: str, rule: Callable[[SourceKind], bool]) -> bool:
+    # A source may also be a folder, which need not exist on this machine.
     kind = source.partition(":")[0]
     return kind in KINDS.at_hand() and rule(KINDS[kind])
 
 
 def _datasets(config: Config) -> list[str]:
-    """The data sets of the Hub that the run was trained on."""
-    sources = (source for source in config.data.sources if _is(source, lambda kind: kind.of_hub))
+    """Data sets on the Hub that the run was trained on."""
+    sources = (source for source in config.data.sources if _kind_satisfies(source, lambda kind: kind.of_hub))
     return list(dict.fromkeys(match[0] for source in sources if (match := _HUB_NAME.match(source.partition(":")[2]))))
 
 
 def _hub_name(source: str) -> str:
-    """The repository of the Hub that `init_from` names; "" for a folder, which the Hub's cache does not have."""
+    """The Hub repository that `init_from` names; "" for a folder, which is not in the Hub's cache."""
     match = _HUB_MODEL.fullmatch(source)
     return match["name"] if match and is_cached(match["name"]) else ""
 
 
 def _hub_results(model: TrainedModel, task: str) -> list[dict[str, Any]]:
-    """The results of the `model-index` of a card: each held-out figure, as the Hub's leaderboards read them."""
+    """Results for the card's `model-index`: every held-out figure, as the Hub's leaderboards read them."""
     config, figures = model.config, _figures(model)
     is_task = isinstance(config, FinetuneConfig)
     name = config.task.name if is_task else "held-out text"
@@ -171,7 +169,7 @@ def _hub_results(model: TrainedModel, task: str) -> list[dict[str, Any]]:
 
 
 def part_card(model: TrainedModel, library: str, use: str, weights: Path, headed: bool = False) -> str:
-    """The card of an export for another library, of the encoder alone or with a task's head; weights in one file."""
+    """Write the card of an export for another library: the encoder, or with `headed` also a task's head."""
     net = model.config.model
     size = f"{net.num_hidden_layers} layers, width {net.hidden_size} and {net.num_attention_heads} heads"
     what = f"model of {get_family(model.config.model.family).title}'s architecture with {size}"
@@ -192,7 +190,7 @@ def part_card(model: TrainedModel, library: str, use: str, weights: Path, headed
 
 
 def digest_in_card(path: AnyPath, weights: str = "model.safetensors") -> str | None:
-    """The digest of a file of weights in its card; None if the card has none."""
+    """Read the digest of a weights file from its card; None if the card has none."""
     label = _DIGEST_LABEL.format(weights)
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         if line.startswith(label):
@@ -221,9 +219,9 @@ def _origin(model: TrainedModel) -> str:
 
 
 def _configuration(config: Config) -> tuple[str, ...]:
-    """The settings that differ from the recipe that the run is named after, or else from the defaults.
+    """Table of the settings that differ from the run's recipe, or from the defaults without one.
 
-    Those of the network are left out: `config.json` has them.
+    Network settings are left out: `config.json` has them.
     """
     has_recipe = not isinstance(config, FinetuneConfig) and config.name in recipe_names()
     baseline = load_recipe(config.name) if has_recipe else type(config)()
@@ -243,7 +241,7 @@ def _configuration(config: Config) -> tuple[str, ...]:
 
 
 def _public_stages(stages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The settings of later stages, without those of `data` that are private."""
+    """Settings of later stages without the private ones."""
     return [{key: value for key, value in stage.items() if f"data.{key}" not in _PRIVATE} for stage in stages]
 
 
@@ -256,32 +254,32 @@ def _objectives(config: Config) -> str:
     if config.model.causal:
         return "left-to-right attention and a head for the next word; no other head was trained"
     heads = get_family(config.model.family).heads
-    # The heads of a generator are not exported.
+    # A generator's heads are not exported.
     trained = [o.about for o in choose(config.training.objectives) if set(o.heads) & {*heads}]
-    able = [objective for objective in OBJECTIVES.values() if objective.about and set(objective.heads) <= {*heads}]
-    untrained = [objective.about for objective in able if objective.about not in trained]
+    trainable = [objective for objective in OBJECTIVES.values() if objective.about and set(objective.heads) <= {*heads}]
+    untrained = [objective.about for objective in trainable if objective.about not in trained]
     heads_text = f"{'heads' if len(trained) > 1 else 'a head'} for {' and '.join(trained)}"
     untrained_text = f"; its head for {' and '.join(untrained)} was never trained" if untrained else ""
-    alone = "".join(f"; {line}" for line in left_out_lines(config.model))
+    left_out_text = "".join(f"; {line}" for line in left_out_lines(config.model))
     if {*heads} <= {*left_out(config.model)}:
-        return f"no head of pretraining{alone}"
-    return heads_text + untrained_text + alone
+        return f"no head of pretraining{left_out_text}"
+    return heads_text + untrained_text + left_out_text
 
 
 def left_out_lines(config: ModelConfig) -> list[str]:
     """Lines about what an export for transformers leaves out."""
     modules = left_out(config)
     lines = [f"not in it, but in the run: {', '.join(map(module_label, modules))}"] if modules else []
-    never = "transformers has no enhanced mask decoder, so that no class of it fills masks as this model does"
+    never = "transformers has no enhanced mask decoder, so none of its classes fills masks as this model does"
     return [*lines, never] if "mask_decoder" in modules else lines
 
 
 def _drawn(model: TrainedModel) -> list[str]:
     hf = get_family(model.config.model.family).transformers
     return [
-        f"transformers starts {what} (`{prefix}*`) at random and names it as missing: bertjax has no such part, and "
-        "neither hidden states nor logits depend on it."
-        for prefix, what in hf.drawn.items()
+        f"transformers initialises {part} (`{prefix}*`) at random and lists it as missing: bertjax has no such part, "
+        "and neither hidden states nor logits depend on it."
+        for prefix, part in hf.drawn.items()
     ]
 
 
@@ -290,14 +288,14 @@ def _limits(model: TrainedModel) -> str:
     case = "Text is lower-cased" if rules.lowercase else "Case is kept"
     accents = "accents are stripped" if rules.strip_accents else "accents are kept"
     length, table = model.max_length, model.config.model.max_position_embeddings
-    unused = f"; the position table has {table:,}, of which the rest saw no text" if table > length else ""
+    unused = f"; the position table has {table:,} rows, and the rest saw no text" if table > length else ""
     limits = f"{case} and {accents} by the tokenizer. It was trained on up to {length:,} tokens at a time{unused}."
     net = model.config.model
     full = longest_full(net.attention_block, net.random_blocks)
     if not net.attention_block or net.random_blocks_seed < 0 or full >= net.max_position_embeddings:
         return limits
     return (
-        f"{limits} In rows of more than {full:,} tokens transformers sees other random blocks than the model was "
+        f"{limits} In rows of more than {full:,} tokens transformers uses other random blocks than the model was "
         "trained with."
     )
 
@@ -326,7 +324,7 @@ def _held_out(model: TrainedModel) -> str:
 
 def _training(model: TrainedModel) -> str:
     if _is_imported(model):
-        return "None by bertjax: these are the weights that were imported."
+        return "None by bertjax: the weights were imported."
     stages = [(stage, min(model.step, stage.stop) - stage.start) for stage in make_stages(model.config)]
     seen = [(s.data.sequence_length, s.training.global_batch_size, steps) for s, steps in stages if steps > 0]
     kinds = ", ".join(dict.fromkeys(source.split(":")[0] for source in model.config.data.sources)) or "unknown"
@@ -348,25 +346,27 @@ def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-_SHOWN = 50  # labels
+_MOST_LABELS = 50  # in a card
 
 
 def task_about(model: TrainedModel) -> str:
     """A clause about the model's task and its labels, to follow "A model"."""
     name = model.config.task.name if isinstance(model.config, FinetuneConfig) else ""
     labels = model.labels if model.config.model.num_labels else ()
-    label_list = ", ".join(f"`{label}`" for label in labels[:_SHOWN]) + (", ..." if len(labels) > _SHOWN else "")
+    label_list = ", ".join(f"`{label}`" for label in labels[:_MOST_LABELS]) + (
+        ", ..." if len(labels) > _MOST_LABELS else ""
+    )
     return f"which {get_kind(model.kind).card.does} (task `{name}`" + (f"; labels {label_list})" if labels else ")")
 
 
 def task_use(model: TrainedModel) -> str:
-    """The text on use in transformers."""
+    """The section on use in transformers."""
     use, name = get_kind(model.kind).card.use, architecture(model.config.model)
     return f"```python\n{use}\n```\n\nIt is a `{name}` of transformers."
 
 
 def task_figures(figures: Mapping[str, float]) -> list[tuple[str, str]]:
-    """(measure, figure) of everything measured on the development sets, among the figures of a step."""
+    """Rows (measure, value) for the development-set figures of a step."""
     return [
         (f"`{name.removeprefix('eval/')}`", f"{value:.4f}")
         for name, value in sorted(figures.items())

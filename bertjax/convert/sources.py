@@ -1,4 +1,4 @@
-"""The sources of models: a run, or a folder or a download in a format that bertjax reads."""
+"""Read a model from a source: a run, or a folder or download in a format that bertjax reads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bertjax.storage.hub import is_repository
 from bertjax.storage.remote import AnyPath, to_path
 from bertjax.tokenization.tokenizer import TextRules
 
-_USED = ("pooler", "mlm_head")  # modules that text vectors and fill-mask need
+_INFERENCE_MODULES = ("pooler", "mlm_head")  # needed by text vectors and fill-mask
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,14 @@ class ForeignFolder:
 
 
 def require_source(source: str) -> None:
-    """Raise ValueError early if a source does not exist; download one of the Hub."""
+    """Raise ValueError early if a source does not exist; downloads a source from the Hub."""
     if foreign_folder(source) is None and not to_path(source).is_dir():
         _require_kind(source)
         raise _not_found(source)
 
 
 def foreign_folder(source: str) -> ForeignFolder | None:
-    """The folder of a source such as hf:DIR or hf:NAME, downloaded if no folder has the name; None for a run.
+    """Resolve a source such as hf:DIR or hf:NAME to its folder, downloading it if needed; None for a run.
 
     `~` at the start of DIR is the home directory. Raises ValueError naming what does not exist.
     """
@@ -69,20 +69,20 @@ def _not_found(source: str) -> ValueError:
 
 
 def _hub_source(source: str) -> str:
-    """hf:NAME where a missing source may be a repository of the Hub without its prefix; else ""."""
+    """Suggest hf:NAME for a missing source that looks like a repository of the Hub; else ""."""
     owner = source.rpartition("/")[0]
     is_name = is_repository(source) and not (owner and Path(owner).is_dir()) and not Path(source).exists()
     return f"hf:{source}" if is_name else ""
 
 
 def require_own(source: str) -> None:
-    """Raise ValueError for a model of another system, naming the verb that imports it."""
+    """Raise ValueError for a model of another system, naming the command that imports it."""
     if ":" in source and source.partition(":")[0] in source_kinds():
-        raise ValueError(f"{source} is not a run; make one of it: bertjax import {source} --output runs/NAME")
+        raise ValueError(f"{source} is not a run; import it first: bertjax import {source} --output runs/NAME")
 
 
 def load_own_run(source: str) -> TrainedModel:
-    """Like `load_run`. Raises ValueError also as `require_own` does."""
+    """Call `load_run`. Also raises ValueError as `require_own` does."""
     require_own(source)
     try:
         return load_run(source)
@@ -93,7 +93,7 @@ def load_own_run(source: str) -> TrainedModel:
 
 
 def read_source(source: str) -> ForeignModel:
-    """Read `hf:DIR`, `hf:NAME` of the Hub, `tf1:DIR`, or a run's directory (or one of its checkpoints).
+    """Read `hf:DIR`, `hf:NAME` on the Hub, `tf1:DIR`, or a run's directory (or one of its checkpoints).
 
     Raises ValueError naming the file and what is wrong with it.
     """
@@ -108,7 +108,7 @@ def read_source(source: str) -> ForeignModel:
 
 
 def source_vocabulary(source: str) -> dict[str, Any]:
-    """Fields of DataConfig for the vocabulary of the model that a run starts from.
+    """DataConfig fields for the vocabulary of the model that a run starts from.
 
     Raises ValueError for a source that does not exist.
     """
@@ -130,7 +130,7 @@ def read_folder(folder: ForeignFolder) -> ForeignModel:
 
 
 def open_source(source: str) -> tuple[TrainedModel, tuple[str, ...]]:
-    """(a model to use as it is, the modules that its source lacks, which are random or absent).
+    """Open a model for inference; returns (model, labels of modules that are random or absent).
 
     `source` and ValueError as in `read_source`.
     """
@@ -142,7 +142,7 @@ def open_source(source: str) -> tuple[TrainedModel, tuple[str, ...]]:
         _require_ours(source)
         model = load_own_run(source)
         drawn = tuple(map(module_label, model.untrained))
-    modules = dict.fromkeys((*_USED, *get_family(model.config.model.family).heads))
+    modules = dict.fromkeys((*_INFERENCE_MODULES, *get_family(model.config.model.family).heads))
     present = {*model.params, *model.params.get(GENERATOR, {})}
     return model, (*drawn, *(module_label(name) for name in modules if name not in present))
 

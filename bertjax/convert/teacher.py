@@ -1,4 +1,4 @@
-"""The teacher of a run, read from wherever a model may come from, and checked against the student."""
+"""Read the teacher of a run from any source of models, and check it against the student."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from bertjax.training.objectives import Objective
 from bertjax.training.stages import make_stages
 from bertjax.training.teacher import Teacher, objectives_with_teacher
 
-_SHOWN = 3  # tokens in a message
+_MOST_SHOWN = 3  # tokens in a message
 
 
 def read_teacher(config: Config) -> ForeignModel | None:
-    """The model that `distillation.teacher` names; None if none of the run's objectives needs one.
+    """Read the model that `distillation.teacher` names; None if none of the run's objectives needs one.
 
     Raises ValueError if it cannot be read, or if it cannot process the student's rows.
     """
@@ -35,7 +35,7 @@ def read_teacher(config: Config) -> ForeignModel | None:
         return None
     teacher = read_source(config.distillation.teacher)
     if teacher.kind:
-        raise _refused(config, f"it was fine-tuned for {teacher.kind}; name a model that was only pretrained")
+        raise _teacher_error(config, f"it was fine-tuned for {teacher.kind}; name a model that was only pretrained")
     _require_fit(teacher, config, max(stage.data.sequence_length for stage in make_stages(config)))
     for objective in distilling:
         _require_comparable(teacher, config, objective)
@@ -43,7 +43,7 @@ def read_teacher(config: Config) -> ForeignModel | None:
 
 
 def read_task_teacher(config: FinetuneConfig, kind: Kind) -> ForeignModel | None:
-    """The fine-tuned model that `distillation.teacher` names, for a task of this kind; None if it names none.
+    """Read the fine-tuned model that `distillation.teacher` names, for a task of this kind; None if unset.
 
     Raises ValueError if it cannot be read, or if it cannot process the student's rows.
     """
@@ -54,7 +54,9 @@ def read_task_teacher(config: FinetuneConfig, kind: Kind) -> ForeignModel | None
     objective, teacher = distillation_objective(kind, config.task), read_source(config.distillation.teacher)
     if teacher.kind != kind.name:
         was = f"was fine-tuned for {teacher.kind}" if teacher.kind else "was only pretrained"
-        raise _refused(config, f"it {was}, and the task is one of {kind.name}; name a model that was fine-tuned for it")
+        raise _teacher_error(
+            config, f"it {was}, and the task is one of {kind.name}; name a model that was fine-tuned for it"
+        )
     _require_fit(teacher, config, config.data.sequence_length)
     _require_comparable(teacher, with_projection(config, teacher.config), objective)
     return teacher
@@ -63,9 +65,9 @@ def read_task_teacher(config: FinetuneConfig, kind: Kind) -> ForeignModel | None
 def fit_task_teacher(
     teacher: ForeignModel, config: FinetuneConfig, tokenizer: Tokenizer, kind: Kind, labels: tuple[str, ...]
 ) -> Teacher:
-    """`fit_teacher`, for a task with these labels. Raises ValueError also if the teacher's outputs have other names."""
+    """Call `fit_teacher` for a task with these labels. Also raises ValueError if the teacher has other labels."""
     if kind.names_outputs and teacher.labels != labels:
-        raise _refused(
+        raise _teacher_error(
             config,
             f"its labels are {', '.join(teacher.labels)}, and those of the task {', '.join(labels)}; name a model that "
             "was fine-tuned for it",
@@ -73,8 +75,8 @@ def fit_task_teacher(
     return fit_teacher(teacher, config, tokenizer)
 
 
-def _refused(config: Config, wrong: str) -> ValueError:
-    return ValueError(f"distillation.teacher={config.distillation.teacher!r}: {wrong}")
+def _teacher_error(config: Config, problem: str) -> ValueError:
+    return ValueError(f"distillation.teacher={config.distillation.teacher!r}: {problem}")
 
 
 def _require_comparable(teacher: ForeignModel, config: Config, objective: Objective) -> None:
@@ -82,13 +84,13 @@ def _require_comparable(teacher: ForeignModel, config: Config, objective: Object
     assert objective.teacher is not None, "it needs a teacher"
     for head in objective.teacher.heads:
         if head not in teacher.params or module_label(head) in teacher.drawn:
-            raise _refused(
+            raise _teacher_error(
                 config,
                 f"it has no trained {module_label(head)}, which {objective.name} needs; name another teacher, or leave "
                 f"{objective.name} out",
             )
     if unfit := objective.teacher.unfit(config.model, teacher.config):
-        raise _refused(
+        raise _teacher_error(
             config,
             f"{unfit.reason}, so {objective.name} cannot compare them; {unfit.advice}, or leave {objective.name} out",
         )
@@ -96,36 +98,36 @@ def _require_comparable(teacher: ForeignModel, config: Config, objective: Object
 
 def _require_fit(teacher: ForeignModel, config: Config, longest: int) -> None:
     """Refuse a teacher that cannot process the student's rows of up to `longest` tokens."""
-    for wrong in _unfit(teacher.config, config.model, longest):
-        raise _refused(config, wrong)
-
-
-def _unfit(theirs: ModelConfig, ours: ModelConfig, longest: int) -> list[str]:
-    wrong = []
+    theirs, ours = teacher.config, config.model
     if theirs.causal != ours.causal:
-        wrong.append(f"its model.causal is {theirs.causal} and the student's {ours.causal}; set it as it is there")
+        raise _teacher_error(
+            config,
+            f"its model.causal is {theirs.causal} and the student's is {ours.causal}; set both to the same value",
+        )
     if theirs.max_position_embeddings < longest:
-        wrong.append(
+        raise _teacher_error(
+            config,
             f"it has {theirs.max_position_embeddings} positions, and rows have {longest} tokens; lower "
-            "data.sequence_length"
+            "data.sequence_length",
         )
-    # Token types may differ: those of the rows are the student's, and a network without types ignores them.
+    # Token types may differ: rows carry the student's, and a network without types ignores them.
     if get_family(theirs.family).template.separators != get_family(ours.family).template.separators:
-        wrong.append(
-            f"rows of its family {theirs.family!r} have other special tokens than those of model.family={ours.family!r}"
+        raise _teacher_error(
+            config,
+            f"rows of its family {theirs.family!r} have other special tokens than those of "
+            f"model.family={ours.family!r}",
         )
-    return wrong
 
 
 def fit_teacher(teacher: ForeignModel, config: Config, tokenizer: Tokenizer) -> Teacher:
-    """The teacher, with its table of tokens padded as the student's is.
+    """Convert the teacher for training, with its vocabulary padded like the student's.
 
     Raises ValueError if its vocabulary is not the run's, token by token.
     """
     theirs, ours = teacher.tokenizer.tokens, tokenizer.tokens
     if theirs != ours:
         pairs = enumerate(zip(theirs, ours, strict=False))
-        at = [f"{a!r} is {b!r} here (id {number})" for number, (a, b) in pairs if a != b][:_SHOWN]
+        at = [f"{a!r} is {b!r} here (id {number})" for number, (a, b) in pairs if a != b][:_MOST_SHOWN]
         raise ValueError(
             f"distillation.teacher={config.distillation.teacher!r}: its vocabulary of {len(theirs):,} tokens is not "
             f"the run's of {len(ours):,}{': ' if at else ''}{', '.join(at)}; give its vocabulary as data.vocab"
@@ -135,13 +137,13 @@ def fit_teacher(teacher: ForeignModel, config: Config, tokenizer: Tokenizer) -> 
 
 
 def _padded(params: Params, model: ModelConfig) -> Params:
-    """The parameters with the rows of the padded vocabulary, those beyond the real ones zero."""
+    """Pad the vocabulary's rows in the parameters with zeros."""
     missing = padded_vocab_size(model) - model.vocab_size
 
-    def padded(names: tuple[str, ...], array: np.ndarray) -> np.ndarray:
+    def pad(names: tuple[str, ...], array: np.ndarray) -> np.ndarray:
         if "vocab" not in names:
             return np.asarray(array)
         assert names[0] == "vocab", names
         return np.pad(array[: model.vocab_size], [(0, missing), *[(0, 0)] * (array.ndim - 1)])
 
-    return jax.tree.map(padded, abstract_network(model)[2], params, is_leaf=is_names)
+    return jax.tree.map(pad, abstract_network(model)[2], params, is_leaf=is_names)

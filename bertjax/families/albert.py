@@ -61,7 +61,7 @@ def _from_hf_config(config: HfConfig) -> dict[str, Any]:
 
 
 def _sizes() -> dict[str, ModelConfig]:
-    """The four sizes of google-research/albert: "base" and on of version 1, "base-v2" and on without dropout."""
+    """The four sizes of google-research/albert: "base" to "xxlarge" are version 1; names with "-v2" have no dropout."""
     base = ModelConfig(family="albert", vocab_size=30_000, embedding_size=128, layer_groups=1, hidden_act="gelu_tanh")
     wider = {"large": (1024, 24, 16), "xlarge": (2048, 24, 16), "xxlarge": (4096, 12, 64)}
     presets = {"base": base}

@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2018), and models that differ from it in text, vocabulary or masking alone."""
+"""BERT (Devlin et al. 2018), and models that differ from it only in text, vocabulary or masking."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from bertjax.families.family import Class, Family, HuggingFace, Tensor, dense, n
 
 
 def layers(prefix: str) -> tuple[Tensor, ...]:
-    """The stack of layers under the names of BertModel, which RobertaModel shares."""
+    """The stack of layers with BertModel's names, which RobertaModel shares."""
     layer = f"{prefix}encoder.layer.{{}}"
     return (
         *dense("encoder/layers/attention/query", f"{layer}.attention.self.query"),
@@ -23,7 +23,7 @@ def layers(prefix: str) -> tuple[Tensor, ...]:
 
 _ENCODER = (*tables("bert.embeddings"), *layers("bert."))
 _POOLER = dense("pooler/dense", "bert.pooler.dense")
-# The output matrix is the word embeddings, and stored once, as transformers does.
+# The output matrix is the word embeddings, and is stored once, as in transformers.
 MLM = (
     *dense("mlm_head/transform", "cls.predictions.transform.dense"),
     *norm("mlm_head/norm", "cls.predictions.transform.LayerNorm"),
@@ -35,7 +35,7 @@ SIZES = {
     "base": ModelConfig(),
     "large": ModelConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096),
 }
-# Students of BERT-Base (Jiao et al. 2020, section 4.2), which have as many heads.
+# Students of BERT-Base (Jiao et al. 2020, section 4.2), with as many heads.
 TINYBERT = {
     "tiny-4x312": ModelConfig(hidden_size=312, num_hidden_layers=4, intermediate_size=1200),
     "tiny-6x768": ModelConfig(num_hidden_layers=6),

@@ -1,15 +1,17 @@
-"""BigBird (Zaheer et al. 2020, arXiv 2007.14062), of blocks: each sees its neighbours, both ends and random ones.
+"""BigBird (Zaheer et al. 2020, arXiv 2007.14062): a block attends to its neighbours, both ends and random blocks.
 
-The random blocks of each layer and head are drawn by `model.random_blocks_seed`, once, and are the same in training and
-evaluation, as in google-research/bigbird. Its class in transformers has others: in training those of NumPy's generator
-seeded with the number of the layer; in evaluation block 0 every time, so that a key of block 0 counts 1 + random times
-in all blocks but the ends. A folder that is imported is read as that evaluation computes it (a seed of -1); set the
-seed to train on. `config.json` keeps the seed, but transformers does not read it: an export computes there what the run
-computes in rows of up to (5 + 2 random) blocks, 704 tokens of the published sizes, where attention is full; in longer
-ones other random blocks are seen, as with the weights that its authors published.
+The random blocks of each layer and head are drawn once from `model.random_blocks_seed` and are the same in training and
+evaluation, as in google-research/bigbird. transformers' class uses other blocks. In training it draws them from NumPy's
+generator, seeded with the number of the layer. In evaluation it takes block 0 every time, so that a key of block 0
+counts 1 + random times in all blocks but the ends.
 
-What a token sees depends on the length of its row, padding included, since blocks are those of the row. The original
-has no dropout on the probabilities of blocks: there `model.attention_probs_dropout_prob` is 0.
+An imported folder is read as transformers evaluates it (a seed of -1); set the seed for further training. `config.json`
+keeps the seed, but transformers does not read it. An export therefore computes the same as the run only in rows of up
+to (5 + 2 random) blocks (704 tokens for the published sizes), where attention is full. In longer rows transformers uses
+other random blocks, as it does with the authors' weights.
+
+The tokens that a token attends to depend on the length of its row, including padding, because rows are split into
+blocks. The original has no dropout on attention probabilities: set `model.attention_probs_dropout_prob` to 0 to match.
 """
 
 from __future__ import annotations
@@ -30,9 +32,9 @@ _ANSWER = (
     *norm("inner/norm", "qa_classifier.output.LayerNorm"),
     *dense("head/dense", "qa_classifier.qa_outputs"),
 )
-_BLOCK, _RANDOM = 64, 3  # tokens of a block, and random blocks that it sees, of the published models
+_BLOCK, _RANDOM = 64, 3  # tokens per block and random blocks per block in the published models
 _SPARSE, _FULL = "block_sparse", "original_full"
-_SEED = "bertjax_random_blocks_seed"  # a key of ours
+_SEED = "bertjax_random_blocks_seed"  # our own key
 _LIKE_TRANSFORMERS = -1
 
 

@@ -1,4 +1,4 @@
-"""DeBERTa (He et al. 2021): attention by the content of tokens and their distances.
+"""DeBERTa (He et al. 2021): attention by the content of tokens and by their distances.
 
 transformers does not implement the published objective: its class for masked tokens puts the head on the last layer,
 where the enhanced mask decoder runs that layer again with absolute positions. A model with `model.mlm_decoder` enhanced
@@ -17,22 +17,22 @@ from bertjax.families.hf_config import HfConfig, read_fields, write_fields
 from bertjax.input.layout import Template
 
 TEMPLATE = Template(separators=1, token_types=False)
-_OF_DISTANCES = {"c2p", "p2c"}
+_DISTANCE_TERMS = {"c2p", "p2c"}
 
 
 def optional(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Tensors that exist with some options of the model only."""
+    """Mark tensors that exist only with some options of the model."""
     return tuple(replace(tensor, optional=True) for tensor in tensors)
 
 
 def embeddings() -> tuple[Tensor, ...]:
-    """The embedding tables. Published models have only the table of words."""
+    """The embedding tables. Published models have only the word table."""
     word, position, _, *layer_norm = tables("deberta.embeddings")
     return word, *optional(position), *layer_norm
 
 
 def layer(ours: str, theirs: str) -> tuple[Tensor, ...]:
-    """A layer, or the stack of all, without its queries, keys and values."""
+    """A layer, or the stack of all layers, without queries, keys and values."""
     return (
         *dense(f"{ours}/attention/output", f"{theirs}.attention.output.dense", inputs=2),
         *norm(f"{ours}/attention_norm", f"{theirs}.attention.output.LayerNorm"),
@@ -89,7 +89,7 @@ def to_hf_config(model: ModelConfig) -> dict[str, Any]:
         "relative_attention": has_terms,
         "position_biased_input": model.position_embedding == "learned",
         "max_relative_positions": model.relative_max or -1,
-        "pos_att_type": sorted(_OF_DISTANCES) if has_terms else [],
+        "pos_att_type": sorted(_DISTANCE_TERMS) if has_terms else [],
         "legacy": False,
     }  # fmt: skip
 
@@ -109,8 +109,8 @@ def from_hf_config(config: HfConfig, defaults: Mapping[str, Any] | None = None) 
         return fields | {"position_embedding": "learned" if biased else "none"}
     kinds = config.get("pos_att_type") or []
     kinds = [kind.strip() for kind in kinds.lower().split("|")] if isinstance(kinds, str) else kinds
-    if not isinstance(kinds, list) or sorted(map(str, kinds)) != sorted(_OF_DISTANCES):
-        both = " and ".join(sorted(_OF_DISTANCES))
+    if not isinstance(kinds, list) or sorted(map(str, kinds)) != sorted(_DISTANCE_TERMS):
+        both = " and ".join(sorted(_DISTANCE_TERMS))
         raise ValueError(f"{config.where}: pos_att_type is {kinds!r}; bertjax has both {both}")
     farthest = config.integer("max_relative_positions", -1, least=-1)
     if farthest < 1:

@@ -1,9 +1,9 @@
-"""DeBERTa v2, and v3 (He et al. 2021, 2023): far distances in buckets, projections shared with the tokens'.
+"""DeBERTa v2 and v3 (He et al. 2021, 2023): large distances share buckets, and distances use the tokens' projections.
 
-Version 2 predicts masked tokens; its published sizes have a convolution. Version 3 detects the tokens replaced by a
-generator of half as many layers, a version 2 without a convolution, like "base" and "large". transformers has one type
-for both versions and no class with a head for replaced tokens: a version 3 is exported as its encoder. deberta.py
-describes the enhanced mask decoder.
+Version 2 predicts masked tokens; its published sizes have a convolution. Version 3 detects replaced tokens; its
+generator is a version 2 with half as many layers and no convolution, like the presets "base" and "large". transformers
+has one model type for both versions and no class with a head for replaced tokens: a version 3 is exported as its
+encoder. deberta.py describes the enhanced mask decoder.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from bertjax.families.hf_config import HfConfig
 
 
 def _layer(ours: str, theirs: str) -> tuple[Tensor, ...]:
-    by_itself = f"{theirs}.attention.self"
+    attention = f"{theirs}.attention.self"
     return (
-        *dense(f"{ours}/attention/query", f"{by_itself}.query_proj"),
-        *dense(f"{ours}/attention/key", f"{by_itself}.key_proj"),
-        *dense(f"{ours}/attention/value", f"{by_itself}.value_proj"),
-        *optional(*dense(f"{ours}/attention/relative_key", f"{by_itself}.pos_key_proj")),
-        *optional(*dense(f"{ours}/attention/relative_query", f"{by_itself}.pos_query_proj")),
+        *dense(f"{ours}/attention/query", f"{attention}.query_proj"),
+        *dense(f"{ours}/attention/key", f"{attention}.key_proj"),
+        *dense(f"{ours}/attention/value", f"{attention}.value_proj"),
+        *optional(*dense(f"{ours}/attention/relative_key", f"{attention}.pos_key_proj")),
+        *optional(*dense(f"{ours}/attention/relative_query", f"{attention}.pos_query_proj")),
         *layer(ours, theirs),
     )
 
 
 _CONVOLUTION = (
-    Tensor("encoder/first_layer/convolution/kernel", "deberta.encoder.conv.conv.weight", 2, kept=True),
+    Tensor("encoder/first_layer/convolution/kernel", "deberta.encoder.conv.conv.weight", 2, keeps_dims=True),
     Tensor("encoder/first_layer/convolution/bias", "deberta.encoder.conv.conv.bias"),
     *norm("encoder/first_layer/convolution/norm", "deberta.encoder.conv.LayerNorm"),
 )
@@ -73,8 +73,8 @@ def _from_hf_config(config: HfConfig) -> dict[str, Any]:
     config.require(_CONSTANTS)
     taps = config.integer("conv_kernel_size", 0, least=-1)
     if taps > 0 and (act := config.get("conv_act", "tanh")) != "gelu":
-        raise ValueError(f"{config.where}: conv_act is {act!r}; bertjax has a convolution with 'gelu' alone")
-    # DebertaV2Config's sizes are those of xlarge.
+        raise ValueError(f"{config.where}: conv_act is {act!r}; bertjax has only a convolution with 'gelu'")
+    # DebertaV2Config's default sizes are xlarge.
     xlarge = {"hidden_size": 1536, "num_hidden_layers": 24, "num_attention_heads": 24, "intermediate_size": 6144}
     fields = from_hf_config(config, xlarge) | {"conv_kernel": max(taps, 0)}
     if fields["position_embedding"] != "relative":
@@ -86,12 +86,12 @@ def _from_hf_config(config: HfConfig) -> dict[str, Any]:
     }
 
 
-def _from_hf_config_of_v3(config: HfConfig) -> dict[str, Any]:
+def _v3_from_hf_config(config: HfConfig) -> dict[str, Any]:
     return _from_hf_config(config) | {"rtd_context": True}
 
 
 def _sized(width: int, depth: int, **fields: Any) -> ModelConfig:
-    """A size, with heads of 64."""
+    """A size with 64 dims per head."""
     return ModelConfig(
         vocab_size=128_100,
         hidden_size=width,
@@ -113,7 +113,7 @@ def _sizes(family: str, sizes: Mapping[str, tuple[int, int]], **fields: Any) -> 
     return {name: _sized(width, depth, family=family, **fields) for name, (width, depth) in sizes.items()}
 
 
-_OF_V2 = HuggingFace(
+_V2 = HuggingFace(
     model_type="deberta-v2",
     prefix="deberta.",
     beginning="DebertaV2",
@@ -135,7 +135,7 @@ DEBERTA_V2 = Family(
     | _sizes("deberta-v2", {"xlarge": (1536, 24), "xxlarge": (1536, 48)}, conv_kernel=3),
     heads=("mlm_head",),
     template=TEMPLATE,
-    huggingface=_OF_V2,
+    huggingface=_V2,
 )
 DEBERTA_V3 = Family(
     name="deberta-v3",
@@ -147,10 +147,10 @@ DEBERTA_V3 = Family(
     template=TEMPLATE,
     generator="deberta-v2",
     huggingface=replace(
-        _OF_V2,
+        _V2,
         pretraining=Class("DebertaV2Model", _ENCODER, bare=True),
         left_out=("rtd_head", "generator"),
         ignored=(*IGNORED, "lm_predictions."),
-        from_hf_config=_from_hf_config_of_v3,
+        from_hf_config=_v3_from_hf_config,
     ),
 )

@@ -1,4 +1,4 @@
-"""DistilBERT (Sanh et al. 2019): half of BERT's layers, without token types and pooler, taught by a BERT."""
+"""DistilBERT (Sanh et al. 2019): half of BERT's layers, no token types, no pooler, distilled from a BERT."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _MLM = (
     *norm("mlm_head/norm", "vocab_layer_norm"),
     Tensor("mlm_head/bias", "vocab_projector.bias", padded=True),
 )
-# The dense layer and ReLU in front of the classes are a pooler under another name.
+# The dense layer and ReLU before the classifier are a pooler under another name.
 _CLASSES = (*dense("pooler/dense", "pre_classifier"), *dense("head/dense", "classifier"))
-# BERT's layers that a student of half its depth starts as (transformers, extract_distilbert.py).
+# BERT's layers from which a student of half the depth starts (transformers, extract_distilbert.py).
 LAYERS_OF_BERT = (0, 2, 4, 7, 9, 11)
 _KEYS = {
     "hidden_size": "dim",

@@ -1,6 +1,6 @@
-"""ELECTRA (Clark et al. 2020): a model that finds the tokens which a small generator has put in place of others.
+"""ELECTRA (Clark et al. 2020): a discriminator that detects the tokens replaced by a small generator.
 
-transformers has a class for each of the two; what fine-tuning and vectors of texts start from is the discriminator.
+transformers has a class for each of the two. Fine-tuning and vectors of texts start from the discriminator.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MLM = (
     *norm("mlm_head/norm", "generator_predictions.LayerNorm"),
     Tensor("mlm_head/bias", "generator_lm_head.bias", padded=True),
 )
-# The dense layer and GELU in front of the classes are a pooler under other names.
+# The dense layer and GELU before the classifier are a pooler under other names.
 _SEQUENCE = (*dense("pooler/dense", "classifier.dense"), *dense("head/dense", "classifier.out_proj"))
 _CHOICE = (*dense("pooler/dense", "sequence_summary.summary"), *dense("head/dense", "classifier"))
 
@@ -44,7 +44,7 @@ def _to_hf_config(model: ModelConfig) -> dict[str, Any]:
 
 
 def _from_hf_config(config: HfConfig) -> dict[str, Any]:
-    # Some heads compute GELU whatever `hidden_act` says. ElectraConfig's defaults are the small discriminator.
+    # Some heads compute GELU and ignore `hidden_act`. ElectraConfig's defaults are the small discriminator.
     fields = read_fields(config, defaults=_SMALL, activations=("gelu",), causal=False)
     width = config.size("embedding_size", 128)
     return fields | {"embedding_size": 0 if width == fields["hidden_size"] else width, "pooler": "gelu"}
@@ -74,9 +74,9 @@ ELECTRA = Family(
         from_hf_config=_from_hf_config,
     ),
 )
-# Shares of a discriminator's width that its generator has (section 3.2).
+# Widths of generators as shares of the discriminator's (section 3.2).
 GENERATOR_WIDTHS = {"small": 1 / 4, "base": 1 / 3, "large": 1 / 4}
-_OF_GENERATOR = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
+_GENERATOR_SIZE = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
 
 ELECTRA_GENERATOR = Family(
     name="electra-generator",
@@ -90,8 +90,10 @@ ELECTRA_GENERATOR = Family(
             num_attention_heads=1,
             intermediate_size=256,
         ),
-        "base": replace(_BASE, family="electra-generator", embedding_size=768, **_OF_GENERATOR),
-        "large": replace(_BASE, family="electra-generator", embedding_size=1024, num_hidden_layers=24, **_OF_GENERATOR),
+        "base": replace(_BASE, family="electra-generator", embedding_size=768, **_GENERATOR_SIZE),
+        "large": replace(
+            _BASE, family="electra-generator", embedding_size=1024, num_hidden_layers=24, **_GENERATOR_SIZE
+        ),
     },
     heads=("mlm_head",),
     huggingface=replace(

@@ -1,15 +1,15 @@
-"""ERNIE of Baidu (Sun et al. 2019): BERT that learns phrases and entities by having them hidden as a whole.
+"""Baidu's ERNIE (Sun et al. 2019): BERT with phrases and entities masked as a whole.
 
 Version 1.0 hides words, then phrases, then entities, in three stages of one run (`data.masking` of a stage, and
 `data.units`). Its published network has ReLU and a table of 513 positions.
 
 Versions 2.0 and 3.0 add a table of tasks to the embeddings. Every token gets its first row here, as in transformers
-where no task is named, so weights of these versions are imported, fine-tuned and exported. Their pretraining on several
-tasks is not built: capitalisation, token-document relation, sentence reordering and distance, discourse and search
-relations of 2.0, and the two networks of 3.0; nor is the dialogue task of 1.0.
+without a task, so weights of these versions can be imported, fine-tuned and exported. Their pretraining on several
+tasks is not implemented: capitalisation, token-document relation, sentence reordering and distance, discourse and
+search relations of 2.0, and the two networks of 3.0; nor is the dialogue task of 1.0.
 
-The published label of the next sentence is 1 where B follows A, and ours is 0: heads are read and written as they are,
-so a published model's two outputs mean the reverse.
+The published next-sentence label is 1 if B follows A, and ours is 0. Heads are read and written unchanged, so the
+two outputs of a published model have swapped meanings.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""ESM-2 (Lin et al. 2023) and ESM-1b (Rives et al. 2021): BERTs of proteins with norms in front and token dropout.
+"""ESM-2 (Lin et al. 2023) and ESM-1b (Rives et al. 2021): BERTs of proteins with pre-norm layers and token dropout.
 
-ESM-2 has rotated positions, ESM-1b a table of positions and a norm on its embeddings. transformers scales queries
+ESM-2 has rotary positions, ESM-1b a table of positions and a norm on its embeddings. transformers scales queries
 before they are rotated and bertjax scales scores, which is the same in exact arithmetic. Dropout also applies to
 embeddings, as in BERT; published models have none.
 """
@@ -35,7 +35,7 @@ _MLM = (
     *norm("mlm_head/norm", "lm_head.layer_norm"),
     Tensor("mlm_head/bias", "lm_head.bias", padded=True),
 )
-# The dense layer and tanh in front of the classes is a pooler under another name.
+# The dense layer and tanh before the classifier are a pooler under another name.
 _SEQUENCE = (*dense("pooler/dense", "classifier.dense"), *dense("head/dense", "classifier.out_proj"))
 _POSITIONS = {"learned": "absolute", "rope": "rotary"}
 _TOKEN_DROPOUT = 0.15 * 0.8  # the share of <mask> in pretraining, a constant of transformers' class
@@ -46,7 +46,7 @@ _ARCHITECTURE: dict[str, Any] = {"type_vocab_size": 0, "norm_place": "pre", "poo
 
 def _to_hf_config(model: ModelConfig) -> dict[str, Any]:
     values = write_fields(model, without=_WITHOUT, task_dropout="")
-    del values["hidden_act"]  # its classes compute GELU
+    del values["hidden_act"]  # its classes always compute GELU
     return values | _CONSTANTS | {
         "position_embedding_type": _POSITIONS.get(model.position_embedding, model.position_embedding),
         "rope_theta": model.rope_theta,
@@ -65,7 +65,7 @@ def _from_hf_config(config: HfConfig) -> dict[str, Any]:
     positions = config.get("position_embedding_type", "absolute")
     if not isinstance(positions, str) or positions not in ours:
         raise ValueError(
-            f"{config.where}: position_embedding_type is {positions!r}; of this family bertjax has {', '.join(ours)}"
+            f"{config.where}: position_embedding_type is {positions!r}; for this family bertjax has {', '.join(ours)}"
         )
     fields |= _ARCHITECTURE | {
         "position_embedding": ours[positions],
@@ -126,7 +126,7 @@ ESM = Family(
         own_heads={"ForSequenceClassification": _SEQUENCE},
         lacking=("ForQuestionAnswering", "ForMultipleChoice"),
         tied={"lm_head.decoder.weight": "esm.embeddings.word_embeddings.weight"},
-        # The regression of contacts on attention; tables of models that have rotated positions.
+        # The regression of contacts on attention; the unused position tables of models with rotary positions.
         ignored=("esm.contact_head.", "esm.embeddings.position_embeddings."),
         rates="esm.rotary_embeddings.inv_freq",
         drawn={"esm.contact_head.": "the regression of contacts on attention"},

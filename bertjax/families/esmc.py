@@ -1,7 +1,7 @@
 """ESM C (EvolutionaryScale 2024): Llama's layers for proteins, with LayerNorm and normed queries and keys.
 
 The branches of a layer are divided by sqrt(layers / 36). transformers' classes also take chains (`sequence_id`), whose
-positions go on; packed sequences of bertjax start at 0, which is the same under rotation.
+positions continue; packed sequences of bertjax start at 0, which is the same under rotation.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MLM = (
     Tensor("mlm_head/decoder", "lm_head.decoder.weight", padded=True),
     Tensor("mlm_head/bias", "lm_head.decoder.bias", padded=True),
 )
-# The dense layer and tanh in front of the classes is a pooler under another name.
+# The dense layer and tanh before the classifier are a pooler under another name.
 _SEQUENCE = (*dense("pooler/dense", "classifier.dense"), *dense("head/dense", "classifier.out_proj"))
 _KEYS = {
     "hidden_dropout_prob": "hidden_dropout",  # a key that no class reads

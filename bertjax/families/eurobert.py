@@ -1,7 +1,7 @@
-"""EuroBERT (Boizard et al. 2025): Llama's layers without a causal mask, and an output matrix of its own.
+"""EuroBERT (Boizard et al. 2025): Llama's layers without a causal mask, and an untied output matrix.
 
-RMSNorm in front, rotated positions, grouped queries, SwiGLU and no biases. The layers and keys that UltraBERT shares
-are here. Source of the numbers: `config.json` of the published models; of 610M not verified.
+It has pre-norm RMSNorm, rotary positions, grouped queries, SwiGLU and no biases. The layers and keys that UltraBERT
+shares are here. Source of the numbers: `config.json` of the published models; 610M is not verified.
 """
 
 from __future__ import annotations
@@ -56,17 +56,17 @@ ARCHITECTURE: dict[str, Any] = {
     "mlm_bias": False,
 }
 _HEADS: dict[str, Any] = {"pooler": "gelu", "head_bias": "all"}
-_THETA = 10_000.0  # where the file says nothing
+_THETA = 10_000.0  # if the file has none
 
 
 def write_block(model: ModelConfig) -> dict[str, Any]:
-    """The keys of a `config.json` that describe the layers, except for the angles."""
+    """Write the keys of a `config.json` that describe the layers, except for the rotary base."""
     written = write_fields(model, keys=KEYS, without=_WITHOUT, task_dropout="") | CONSTANTS
     return written | {"num_key_value_heads": model.key_value_heads}
 
 
 def read_block(config: HfConfig, defaults: dict[str, Any]) -> dict[str, Any]:
-    """The fields of ModelConfig that `write_block` writes."""
+    """Read the fields of ModelConfig that `write_block` writes."""
     config.require(CONSTANTS)
     defaults = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "hidden_act": "silu"} | defaults
     fields = read_fields(
@@ -91,13 +91,13 @@ def _to_hf_config(model: ModelConfig) -> dict[str, Any]:
 
 
 def _from_hf_config(config: HfConfig) -> dict[str, Any]:
-    """The base of the angles may have the spelling of transformers 5 or the one before."""
+    """Read the fields; the key of the rotary base may be transformers 5's or the earlier one."""
     fields = read_block(config, {"max_position_embeddings": 8192, "layer_norm_eps": 1e-5})
     pooling, classes = config.get("classifier_pooling", "late"), config.get("architectures") or [""]
     if pooling != "bos" and str(classes[0]).endswith("ForSequenceClassification"):
         raise ValueError(
-            f"{config.where}: classifier_pooling is {pooling!r}; bertjax has heads that read the first token alone "
-            "('bos')"
+            f"{config.where}: classifier_pooling is {pooling!r}; bertjax has heads that read only the first "
+            "token ('bos')"
         )
     if config.get("rope_scaling") is not None:
         raise ValueError(f"{config.where}: rope_scaling is {config.get('rope_scaling')!r}; bertjax has none")
@@ -107,9 +107,9 @@ def _from_hf_config(config: HfConfig) -> dict[str, Any]:
 
 
 def rope_theta(config: HfConfig, parameters: dict[str, Any], default: float) -> float:
-    """The base of the angles from an entry of `rope_parameters`. Raises ValueError for another kind of angles."""
+    """Read the rotary base from an entry of `rope_parameters`. Raises ValueError for another rope_type."""
     if not isinstance(parameters, dict) or parameters.get("rope_type", "default") != "default":
-        raise ValueError(f"{config.where}: rope_parameters has {parameters!r}; bertjax has rope_type 'default' alone")
+        raise ValueError(f"{config.where}: rope_parameters has {parameters!r}; bertjax has only rope_type 'default'")
     theta = parameters.get("rope_theta", default)
     if isinstance(theta, bool) or not isinstance(theta, int | float) or theta <= 0:
         raise ValueError(f"{config.where}: rope_theta is {theta!r}, which is not a number above 0")

@@ -29,7 +29,7 @@ class Family:
         """The family in transformers. Raises ValueError if it has no class there."""
         if self.huggingface is None:
             raise ValueError(
-                f"transformers has no class of {self.title}: export to a format that is executed (--to onnx, "
+                f"transformers has no class of {self.title}: export to an executable format (--to onnx, "
                 "savedmodel, stablehlo, litert, web), or use the run itself (bertjax embed, fill-mask, evaluate, "
                 "finetune, predict, search)"
             )
@@ -37,7 +37,7 @@ class Family:
 
     @property
     def objectives(self) -> tuple[str, ...]:
-        """The objectives of pretraining, by name: a head is named after its objective."""
+        """Names of the objectives of pretraining: a head is named after its objective."""
         return tuple(head.removesuffix("_head") for head in self.heads if head.endswith("_head"))
 
 
@@ -58,12 +58,12 @@ class Tensor:
     first: int = 0  # the first layer of our stack
     part: tuple[int, int] = (0, 1)  # (i, n): ours is the i-th of n equal slices of theirs
     by_head: bool = False  # the slices are interleaved by head
-    kept: bool = False  # theirs keeps the dims of `inputs`: [outputs, *inputs]
-    others: tuple[str, ...] = ()  # names of more of their tensors, whose rows follow `theirs` in ours, equally many
+    keeps_dims: bool = False  # theirs keeps the dims of `inputs`: [outputs, *inputs]
+    others: tuple[str, ...] = ()  # names of further tensors of equal size whose rows follow `theirs` in ours
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of all of their tensors."""
+        """Names of all their tensors."""
         return self.theirs, *self.others
 
     @property
@@ -122,14 +122,14 @@ class HuggingFace:
         tied: Stored tensors that equal another one -> that other one.
         aliases: Prefixes of names in other files -> their replacements.
         ignored: Prefixes of tensors in published files that no class has.
-        rates: Name of the stored rates of rotated positions; "" if its classes compute them when they load a file.
+        rates: Name of the stored rotary frequencies; "" if its classes compute them when they load a file.
         drawn: Prefix of tensors that its classes have and bertjax lacks, so transformers draws them -> what they are.
-        constants: Keys of `config.json` with the values required on import, where the file has them.
+        constants: Keys of `config.json` with the values required on import, if the file has them.
         to_hf_config: Returns the keys of `config.json`, without ids of special tokens.
         from_hf_config: Returns fields of ModelConfig. Raises ValueError for unsupported values.
         positions_from_padding: The position table begins with unused rows, for 0 up to the padding token's id.
         pad_token_id: The padding token's id if `config.json` lacks it.
-        fixed_pad_id: transformers' code has `pad_token_id`, whatever `config.json` says.
+        fixed_pad_id: transformers' code always pads with `pad_token_id` and ignores `config.json`.
         token_ids: Key of `config.json` -> role of the special token.
     """
 

@@ -11,9 +11,9 @@ from bertjax.config import ModelConfig
 
 Number = TypeVar("Number", int, float)
 
-MOST_LAYERS = 1 << 10  # layers of an imported model, at most: names of tensors are made for each
-LARGEST = 1 << 20  # of any number
-# "gelu_new" is the tanh form under the name that every version of transformers knows.
+MOST_LAYERS = 1 << 10  # of an imported model, since tensor names are built for every layer
+LARGEST = 1 << 20  # value of any number
+# "gelu_new" is the tanh form under the name that every version of transformers supports.
 _WRITTEN_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "silu": "silu"}
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -104,8 +104,8 @@ def read_fields(
 ) -> dict[str, Any]:
     """Read the fields of ModelConfig that `write_fields` writes. Raises ValueError for an unsupported value.
 
-    `defaults` are transformers' defaults by field, where they differ from BertConfig's. `activations` are those that
-    the family's classes support; `causal` is whether they support causal attention.
+    `defaults` are transformers' defaults by field, where they differ from BertConfig's. `activations` and
+    `causal` tell which activations the family's classes support, and whether they support causal attention.
     """
     keys, default = keys or {}, vars(ModelConfig()) | dict(defaults or {})
     fields: dict[str, Any] = {}
@@ -120,7 +120,7 @@ def read_fields(
         raise ValueError(f"{config.where}: num_hidden_layers is {layers:,}; at most {MOST_LAYERS:,} are read")
     if type(config.get("vocab_size")) is int:
         fields["vocab_size"] = config.get("vocab_size")
-    fields["classifier_dropout_prob"] = -1.0  # hidden_dropout_prob
+    fields["classifier_dropout_prob"] = -1.0  # means hidden_dropout_prob
     if config.get(task_dropout, default.get(task_dropout)) is not None:
         share = config.number(task_dropout, default.get(task_dropout, 0.0))
         if share != fields["hidden_dropout_prob"]:
@@ -129,7 +129,7 @@ def read_fields(
     activation = config.get(key, default["hidden_act"])
     if not isinstance(activation, str) or config.activations.get(activation) not in activations:
         names = [name for name, ours in config.activations.items() if ours in activations]
-        raise ValueError(f"{config.where}: {key} is {activation!r}; of this family bertjax has {', '.join(names)}")
+        raise ValueError(f"{config.where}: {key} is {activation!r}; for this family bertjax has {', '.join(names)}")
     fields["hidden_act"] = config.activations[activation]
     fields["causal"] = bool(config.get("is_decoder", False))
     if fields["causal"] and not causal:

@@ -1,8 +1,8 @@
-"""Longformer (Beltagy et al. 2020, arXiv 2004.05150): RoBERTa with windows, and tokens that see and are seen by all.
+"""Longformer (Beltagy et al. 2020, arXiv 2004.05150): RoBERTa with windowed attention and global tokens.
 
-In pretraining no token is global, as in its authors' code: the projections of global tokens then get no gradient. They
-start as copies of the ordinary ones where a run starts from a RoBERTa (--init-from). Windows may differ from layer to
-layer in transformers; here all layers have one.
+A global token attends to all tokens, and all attend to it. In pretraining no token is global, as in the authors' code,
+so the projections of global tokens get no gradient. They start as copies of the ordinary ones if a run starts from a
+RoBERTa (--init-from). In transformers the window may differ between layers; here all layers share one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _GLOBAL = tuple(
     for role in ("query", "key", "value")
     for tensor in dense(f"encoder/layers/attention/{role}_global", f"longformer.{_LAYER}.{role}_global")
 )
-_WINDOW = 512  # of LongformerConfig, on both sides together, where the file says nothing
+_WINDOW = 512  # LongformerConfig's default, both sides together
 _ARCHITECTURE: dict[str, Any] = {
     "pooler": "none",
     "global_every": 0,
@@ -32,7 +32,7 @@ _ARCHITECTURE: dict[str, Any] = {
 
 def _to_hf_config(model: ModelConfig) -> dict[str, Any]:
     window = {"attention_window": [2 * model.window] * model.num_hidden_layers}
-    return write_fields(model, task_dropout="") | window  # its heads have hidden_dropout_prob
+    return write_fields(model, task_dropout="") | window  # its heads use hidden_dropout_prob
 
 
 def _from_hf_config(config: HfConfig) -> dict[str, Any]:

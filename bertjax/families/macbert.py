@@ -1,4 +1,4 @@
-"""MacBERT (Cui et al. 2020): BERT that corrects similar words instead of [MASK], and predicts sentence order.
+"""MacBERT (Cui et al. 2020): BERT that corrects similar words in place of [MASK], and predicts sentence order.
 
 In transformers it is a BERT: `cls.seq_relationship` predicts whether two sentences are in order.
 """

@@ -1,7 +1,7 @@
-"""ModernBERT (Warner et al. 2024): rotated positions, windows in two of three layers, gated MLPs, norms in front.
+"""ModernBERT (Warner et al. 2024): rotary positions, windows in two of three layers, gated MLPs, pre-norm layers.
 
-Dropout is applied as in BERT; transformers' `mlp_dropout` is in front of the second matrix instead, which matters
-where it is not 0, in training.
+Dropout is applied as in BERT. transformers applies `mlp_dropout` before the second matrix instead, which matters only
+in training with a rate above 0.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bertjax.storage.json_documents import Between, Count, checked
 
 
 def _layer(ours: str, number: str, first: int = 0) -> tuple[Tensor, ...]:
-    """One layer without the norm in front of its attention, or the stack from layer `first` on."""
+    """One layer without the norm before its attention, or the stack from layer `first` on."""
     theirs = f"model.layers.{number}"
     roles = ("query", "key", "value")
     return (
@@ -45,7 +45,7 @@ _MLM = (
     Tensor("mlm_head/norm/scale", "head.norm.weight"),
     Tensor("mlm_head/bias", "decoder.bias", padded=True),
 )
-# The classes of every task follow the same layers as the vocabulary in pretraining.
+# Every task's classifier follows the same layers as the decoder in pretraining.
 _TASK = (
     Tensor("pooler/dense/kernel", "head.dense.weight", 1),
     Tensor("pooler/norm/scale", "head.norm.weight"),
@@ -59,7 +59,7 @@ _TASKS = (
     "ForMultipleChoice",
 )
 _FULL, _LOCAL = "full_attention", "sliding_attention"
-_THETA = {_FULL: 160_000.0, _LOCAL: 10_000.0}  # where the file says nothing
+_THETA = {_FULL: 160_000.0, _LOCAL: 10_000.0}  # if the file has none
 _EVERY, _WINDOW = 3, 128
 
 
@@ -127,7 +127,7 @@ def _types(layers: int, every: int) -> list[str]:
 
 
 def _from_hf_config(config: HfConfig) -> dict[str, Any]:
-    """Windows and the two bases of the angles may have the spelling of transformers 5 or the one before."""
+    """Read the fields; the keys of windows and rotary bases may be transformers 5's or the earlier ones."""
     config.require(_CONSTANTS)
     defaults = {
         "num_hidden_layers": 22,
@@ -138,7 +138,7 @@ def _from_hf_config(config: HfConfig) -> dict[str, Any]:
         "attention_probs_dropout_prob": 0.0,
         "classifier_dropout": 0.0,
     }
-    # Heads compute GELU whatever `hidden_activation` says.
+    # Heads compute GELU and ignore `hidden_activation`.
     fields = read_fields(
         config, keys=_KEYS, without=_WITHOUT, defaults=defaults, activations=("gelu",), causal=False
     )  # fmt: skip
@@ -146,7 +146,7 @@ def _from_hf_config(config: HfConfig) -> dict[str, Any]:
     pooling, classes = config.get("classifier_pooling", "cls"), config.get("architectures") or [""]
     if pooling != "cls" and str(classes[0]).endswith((_TASKS[0], _TASKS[3])):
         raise ValueError(
-            f"{config.where}: classifier_pooling is {pooling!r}; bertjax has heads that read [CLS] alone"
+            f"{config.where}: classifier_pooling is {pooling!r}; bertjax has heads that read only [CLS]"
         )  # fmt: skip
     layers, every = fields["num_hidden_layers"], config.get("global_attn_every_n_layers")
     types = config.get("layer_types") or _types(layers, _EVERY if every is None else every)
@@ -219,7 +219,7 @@ MODERNBERT = Family(
     presets={
         "base": _BASE,
         "large": replace(_BASE, hidden_size=1024, num_hidden_layers=28, num_attention_heads=16, intermediate_size=2624),
-        # mmBERT (Marone et al. 2025): Gemma 2's vocabulary; both kinds of layers have the same angles
+        # mmBERT (Marone et al. 2025): Gemma 2's vocabulary; both kinds of layers have the same rotary base
         "mmbert-base": replace(_BASE, vocab_size=256_000, rope_theta_local=_THETA[_FULL]),
         "mmbert-small": replace(
             _BASE,

@@ -1,7 +1,7 @@
 """MosaicBERT (Portes et al. 2023): BERT with ALiBi in place of positions, and gated MLPs.
 
-Source of the numbers: mosaicml/examples, `bert/src/bert_layers.py`. transformers has no class of it. Dropout of the MLP
-is after its second matrix, as in BERT; in the original in front of it.
+Source of the numbers: mosaicml/examples, `bert/src/bert_layers.py`. transformers has no class for it. MLP
+dropout follows the second matrix, as in BERT; in the original it precedes the matrix.
 """
 
 from __future__ import annotations

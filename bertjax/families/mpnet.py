@@ -1,7 +1,7 @@
 """MPNet (Song et al. 2020): BERT without token types, with a learned bias of each attention score by distance.
 
-transformers' class is a masked language model, and so is this one. The paper's permuted language modelling reads two
-streams, which the network of one stream has no place for.
+Like transformers' class, this is a masked language model. The paper's permuted language modelling needs two streams,
+which this network does not have.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ENCODER = (
 )
 _SEQUENCE = (*dense("pooler/dense", "classifier.dense"), *dense("head/dense", "classifier.out_proj"))
 _WITHOUT = ("type_vocab_size",)
-_BUCKETS, _REACH = 32, 128  # the class computes them whatever the file says
+_BUCKETS, _REACH = 32, 128  # transformers' class always computes these, whatever the file has
 _ARCHITECTURE: dict[str, Any] = {
     "type_vocab_size": 0,
     "score_bias_buckets": _BUCKETS,

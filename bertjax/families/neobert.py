@@ -1,6 +1,6 @@
-"""NeoBERT (Le Breton et al. 2025): 28 narrow layers, RMSNorm in front, rotated neighbours, SwiGLU, an untied decoder.
+"""NeoBERT (Le Breton et al. 2025): 28 narrow pre-norm layers, RMSNorm, interleaved RoPE, SwiGLU, an untied decoder.
 
-Source of the numbers: chandar-lab/NeoBERT, `conf/model/neobert.yaml`. transformers has no class of it.
+Source of the numbers: chandar-lab/NeoBERT, `conf/model/neobert.yaml`. transformers has no class for it.
 """
 
 from __future__ import annotations

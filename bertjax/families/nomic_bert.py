@@ -1,6 +1,6 @@
-"""Nomic-BERT (Nussbaum et al. 2024): BERT with rotated positions and SwiGLU, no biases in its layers, 2,048 tokens.
+"""Nomic-BERT (Nussbaum et al. 2024): BERT with rotary positions and SwiGLU, no biases in its layers, 2,048 tokens.
 
-transformers' class is meant; files of the first releases have other keys and run code of their own.
+This is the network of transformers' class; files of the first releases have other keys and run their own code.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def _to_hf_config(model: ModelConfig) -> dict[str, Any]:
 def _from_hf_config(config: HfConfig) -> dict[str, Any]:
     if config.get(_OLD) is not None:
         raise ValueError(
-            f"{config.where}: {_OLD} is a key of Nomic-BERT's first releases, which run code of their own; save the "
-            "model by transformers' NomicBertForMaskedLM first"
+            f"{config.where}: {_OLD} is a key of Nomic-BERT's first releases, which run their own code; save the "
+            "model with transformers' NomicBertForMaskedLM first"
         )
     defaults = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "hidden_act": "silu"}
     fields = read_fields(config, defaults=defaults | {"max_position_embeddings": 2048}, causal=False)

@@ -1,4 +1,4 @@
-"""The members of the family by name."""
+"""Registry of families by name."""
 
 from __future__ import annotations
 
@@ -44,23 +44,22 @@ FAMILIES = Registry("families", {family.name: family for family in _ALL}, Family
 
 
 def get_family(name: str) -> Family:
-    """The member of that name. Raises ValueError for an unknown name, with the nearest one."""
+    """Look up a family by name. Raises ValueError for an unknown name, with the nearest one."""
     if name not in FAMILIES:
         raise ValueError(f"model.family={name!r} is unknown; {suggestion(name, FAMILIES)}")
     return FAMILIES[name]
 
 
 def trained_networks(config: ModelConfig) -> dict[str, ModelConfig]:
-    """The networks that a run trains, by whose they are in a message: "" is the model. Raises as `generator_config`."""
+    """Configs of the networks that a run trains, by owner for messages ("" is the model). See `generator_config`."""
     return {"": config} | ({"generator's": generator_config(config)} if config.generator_width else {})
 
 
 def generator_config(config: ModelConfig) -> ModelConfig:
-    """The generator of a model: `generator_width` as wide, with heads of the same width (ELECTRA, 3.2), and as deep.
+    """Config of a model's generator: `generator_width` times as wide, with heads of equal width (ELECTRA, section 3.2).
 
-    With `generator_layers` it is so deep (DeBERTa v3: as wide and half as deep).
-
-    Raises ValueError for a family without generators, and for a width that its heads do not divide.
+    It has `generator_layers` layers (DeBERTa v3: half of the model's), by default as many as the model. Raises
+    ValueError for a family without generators, and for a width that its heads do not divide.
     """
     share, family = config.generator_width, get_family(config.family).generator
     setting = f"model.generator_width={share}"
@@ -89,5 +88,5 @@ def generator_config(config: ModelConfig) -> ModelConfig:
 
 def pretraining_heads(config: ModelConfig) -> tuple[str, ...]:
     """The heads of pretraining that a model of this config has, itself or in its generator, by name."""
-    of_generator = get_family(generator_config(config).family).heads if config.generator_width else ()
-    return (*get_family(config.family).heads, *of_generator)
+    generator_heads = get_family(generator_config(config).family).heads if config.generator_width else ()
+    return (*get_family(config.family).heads, *generator_heads)

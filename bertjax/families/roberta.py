@@ -1,4 +1,4 @@
-"""RoBERTa (Liu et al. 2019). XLM-R and CamemBERT are its architecture, with its names in transformers."""
+"""RoBERTa (Liu et al. 2019). XLM-R and CamemBERT share its architecture and names in transformers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ MLM = (
     *norm("mlm_head/norm", "lm_head.layer_norm"),
     Tensor("mlm_head/bias", "lm_head.bias", padded=True),
 )
-# The dense layer and tanh in front of the classes is a pooler under another name.
+# The dense layer and tanh before the classifier are a pooler under another name.
 _SEQUENCE = (*dense("pooler/dense", "classifier.dense"), *dense("head/dense", "classifier.out_proj"))
-ACTIVATIONS = ("gelu",)  # the MLM head computes it whatever `hidden_act` says
+ACTIVATIONS = ("gelu",)  # the MLM head always computes it
 TEMPLATE = Template(separators=2, token_types=False)
 
 
@@ -39,9 +39,9 @@ def huggingface(
     prefix: str = "roberta.",
     more: tuple[Tensor, ...] = (),
 ) -> HuggingFace:
-    """RoBERTa's names, under the model type of one member and its classes, whose names have one beginning.
+    """RoBERTa's tensor names with the model type and class names of one member.
 
-    `more` are the encoder's tensors that RoBERTa lacks.
+    `more` are tensors of the encoder that RoBERTa lacks.
     """
     encoder = (*tables(f"{prefix}embeddings"), *layers(prefix), *more)
     return HuggingFace(

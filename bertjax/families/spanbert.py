@@ -1,4 +1,4 @@
-"""SpanBERT (Joshi et al. 2020): BERT over single segments, also trained to predict hidden spans from their boundaries.
+"""SpanBERT (Joshi et al. 2020): BERT over single segments, also trained to predict masked spans from their boundaries.
 
 In transformers it is a BERT: its classes have no head for span boundaries.
 """

@@ -1,9 +1,9 @@
-"""UltraBERT (dmis-lab 2026): EuroBERT's layers with ModernBERT's alternation of windows, up to 32,768 tokens.
+"""UltraBERT (dmis-lab 2026): EuroBERT's layers with ModernBERT's alternating windows, up to 32,768 tokens.
 
 Two layers with a window of 128 tokens to either side come before each global layer. The MLM head has two dense layers
-without biases and a matrix of its own. Published are the widths, the numbers of parameters (150M and 380M), the windows
-and the angles. Layers, inner widths and the vocabulary are not verified: they are chosen so that the numbers of
-parameters are those.
+without biases and an untied matrix. The widths, the numbers of parameters (150M and 380M), the windows and the rotary
+bases are published. The numbers of layers, the inner widths and the vocabulary are not verified: they are chosen to
+match the numbers of parameters.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ def _to_hf_config(model: ModelConfig) -> dict[str, Any]:
 
 
 def _from_hf_config(config: HfConfig) -> dict[str, Any]:
-    """Windows and the bases of the angles may be lists with a value for each layer, as in the first files."""
+    """Read the fields; windows and rotary bases may be lists with a value for each layer, as in the first files."""
     defaults = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "intermediate_size": 11008}
     fields = read_block(
         config, defaults | {"max_position_embeddings": 32768, "layer_norm_eps": 1e-6, "classifier_dropout": 0.0}
     )
     pooling, classes = config.get("classifier_pooling", "cls"), config.get("architectures") or [""]
     if pooling != "cls" and str(classes[0]).endswith("ForSequenceClassification"):
-        raise ValueError(f"{config.where}: classifier_pooling is {pooling!r}; bertjax has heads that read [CLS] alone")
+        raise ValueError(f"{config.where}: classifier_pooling is {pooling!r}; bertjax has heads that read only [CLS]")
     layers, window = fields["num_hidden_layers"], config.number("sliding_window", _WINDOW)
     types, windows = config.get("layer_types"), config.get("attention_windows")
     if windows is not None:
@@ -68,7 +68,9 @@ def _from_hf_config(config: HfConfig) -> dict[str, Any]:
         parameters = {kind: {"rope_theta": theta} for kind, theta in zip(names, thetas, strict=False)}
     parameters = parameters or {}
     if not isinstance(parameters, dict):
-        raise ValueError(f"{config.where}: rope_parameters is {parameters!r}, which has no entry for a kind of layers")
+        raise ValueError(
+            f"{config.where}: rope_parameters is {parameters!r}, which is not an object with an entry per kind of layer"
+        )
     bases = {kind: rope_theta(config, parameters.get(kind) or {}, theta) for kind, theta in _THETA.items()}
     fields |= _HEADS | {"rope_theta": bases[_FULL], "mlm_inner_size": config.size("prediction_head_size", 768)}
     if every == 1:
@@ -86,7 +88,7 @@ def _period(config: HfConfig, layers: int, types: Any) -> tuple[int, int]:
     if isinstance(types, list) and _FULL in types:
         first = types.index(_FULL)
         second = types.index(_FULL, first + 1) if _FULL in types[first + 1 :] else max(layers, _EVERY)
-        # Of a model with fewer layers than two periods the published period counts.
+        # A model with fewer layers than two periods has the published period.
         for every in (second - first, _EVERY, layers):
             if first < every and types == _types(layers, every, first):
                 return every, first

@@ -1,4 +1,4 @@
-"""XLM-R XL and XXL (Goyal et al. 2021): XLM-R with norms in front and a final norm, none after the embeddings."""
+"""XLM-R XL and XXL (Goyal et al. 2021): XLM-R with pre-norm layers and a final norm, without a norm of embeddings."""
 
 from __future__ import annotations
 

@@ -34,11 +34,11 @@ class Value:
         return self.graph.node("And", self, other)
 
     def cast(self, dtype: Literal["float32", "bool", "integer"]) -> Value:
-        """Convert to another dtype; "integer" is that of indices."""
+        """Convert to another dtype; "integer" is the dtype of indices."""
         return self.graph.node("Cast", self, to=dtype)
 
     def reshape(self, *sizes: int) -> Value:
-        """Change the shape; 0 keeps the size of a dim, -1 takes what is left."""
+        """Change the shape; 0 keeps the size of a dim, -1 is inferred."""
         return self.graph.node("Reshape", self, sizes)
 
     def transpose(self, *perm: int) -> Value:
@@ -82,12 +82,12 @@ class Graph:
         self.outputs: dict[str, tuple[int | str, ...]] = {}  # shapes; dims that are names may be of any size
 
     def input(self, name: str) -> Value:
-        """One of the inputs."""
+        """Return an input by name."""
         assert name in self.inputs, name
         return Value(self, name)
 
     def constant(self, name: str, array: np.ndarray) -> Value:
-        """A constant; the first array of a name counts."""
+        """Add a constant and return it; the first array under a name wins."""
         self.constants.setdefault(name, np.asarray(array, order="C"))
         return Value(self, name)
 

@@ -19,8 +19,8 @@ MODEL_FILE = "model.tflite"
 def write_litert(model: TrainedModel, folder: Path, vectors: Vectors, precision: Precision) -> Path:
     """Write the signature of `write_savedmodel`, and return the file.
 
-    int8: weights have 8 bits with a scale for each output, and what they are multiplied with is rounded to 8 bits at
-    run time (dynamic range quantisation). float16: weights alone.
+    int8: weights have 8 bits with one scale per output, and activations are rounded to 8 bits at run time (dynamic
+    range quantisation). float16: only the weights.
     """
     tf = import_tensorflow(required=True)
     with tempfile.TemporaryDirectory() as temporary:
@@ -35,7 +35,7 @@ def write_litert(model: TrainedModel, folder: Path, vectors: Vectors, precision:
 
 
 def load(folder: Path) -> Run:
-    """The signature of a folder."""
+    """Load the signature of a folder."""
     from ai_edge_litert.interpreter import Interpreter  # pyright: ignore[reportMissingImports]
 
     interpreter = Interpreter(str(folder / MODEL_FILE))

@@ -1,4 +1,4 @@
-"""A network as a graph: embeddings, attention over the whole square, layers, text vectors and heads of tasks."""
+"""Build a network as a graph: embeddings, dense attention, layers, text vectors and task heads."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class NetworkGraph(Graph):
     # Layers
 
     def param(self, name: str) -> Value:
-        """A parameter by our name, the number of a layer after `encoder/layers/`."""
+        """Return a parameter by our name, with the number of a layer after `encoder/layers/`."""
         return self.constant(name, self.params[name])
 
     def dense(self, name: str, x: Value, inputs: int = 1) -> Value:
@@ -107,7 +107,7 @@ class NetworkGraph(Graph):
         return x * 0.5 * (inner + 1.0)
 
     def _mlp(self, name: str, x: Value) -> Value:
-        """Two dense layers; with `mlp` glu the first has two halves, of which one is activated."""
+        """Two dense layers; with `mlp` glu, half of the first's outputs are activated and gate the other half."""
         x, activation = self.dense(f"{name}/intermediate", x), self.config.hidden_act
         if self.config.mlp == "dense":
             x = self._activation(activation, x)
@@ -121,8 +121,8 @@ class NetworkGraph(Graph):
         if self.config.norm_place == "pre":
             has_norm = f"{name}/attention_norm/scale" in self.params
             normed = self._norm(f"{name}/attention_norm", x) if has_norm else x
-            x = x + self._divided(self._attention(f"{name}/attention", normed, window))
-            x = x + self._divided(self._mlp(f"{name}/mlp", self._norm(f"{name}/mlp_norm", x)))
+            x = x + self._residual_branch(self._attention(f"{name}/attention", normed, window))
+            x = x + self._residual_branch(self._mlp(f"{name}/mlp", self._norm(f"{name}/mlp_norm", x)))
         else:
             x = self._norm(f"{name}/attention_norm", x + self._attention(f"{name}/attention", x, window))
             x = self._norm(f"{name}/mlp_norm", x + self._mlp(f"{name}/mlp", x))
@@ -130,13 +130,13 @@ class NetworkGraph(Graph):
             x = self._norm(f"{name}/convolution/norm", x + self._convolution(f"{name}/convolution", layer_input))
         return x
 
-    def _divided(self, branch: Value) -> Value:
-        """A branch as it is added to the residual stream."""
+    def _residual_branch(self, branch: Value) -> Value:
+        """Scale a branch for the residual stream."""
         depth = self.config.residual_depth
         return branch / (self.config.num_hidden_layers / depth) ** 0.5 if depth else branch
 
     def _convolution(self, name: str, x: Value) -> Value:
-        """As `bertjax.model.convolution`."""
+        """Equivalent to `bertjax.model.convolution`."""
         real = self.input("attention_mask").unsqueeze(2).cast("float32")
         kernel = self.params[f"{name}/kernel"].transpose(2, 0, 1)  # [D out, D in, taps]
         taps = kernel.shape[2]
@@ -154,7 +154,7 @@ class NetworkGraph(Graph):
         return visible & self.node("LessOrEqual", self.node("Abs", self.distances), window) if window else visible
 
     def _angles(self, window: int) -> tuple[Value, Value]:
-        """Cosines and sines of every position, [L, K / 2], as `bertjax.model.attention.positions.rotated` has them."""
+        """Cosines and sines of every position, [L, K / 2], as in `bertjax.model.attention.positions.rotated`."""
         config, K = self.config, self.head_dim
         theta = config.rope_theta_local if window and config.rope_theta_local else config.rope_theta
         rates = np.float32(1) / np.float32(theta) ** (np.arange(0, K, 2, dtype=np.float32) / np.float32(K))
@@ -259,7 +259,7 @@ class NetworkGraph(Graph):
             table = self.params[f"{prefix}/position"] if learned else np.asarray(sinusoids(config))
             hf = get_family(config.family).huggingface
             if hf is not None and hf.positions_from_padding:
-                # 1, 2, ... for real tokens wherever the padding is, and 0 for padding, as in transformers.
+                # 1, 2, ... for real tokens, regardless of padding between them, and 0 for padding, as in transformers.
                 real = self.node("Not", self.node("Equal", ids.cast("integer"), pad_id)).cast("integer")
                 positions, table = self.node("CumSum", real, 1) * real, np.pad(table, [(1, 0), (0, 0)])
             else:
@@ -272,7 +272,7 @@ class NetworkGraph(Graph):
     # Vectors and heads
 
     def vectors(self, pooling: Pooling, normalize: bool) -> Value:
-        """One vector per row, [batch, D], as `bertjax.model.pooling`, scaled to length 1 if requested."""
+        """One vector per row, [batch, D], as in `bertjax.model.pooling`, scaled to length 1 if requested."""
         hidden, mask = self.hidden, self.input("attention_mask").unsqueeze(2)
         if pooling in ("cls", "pooler"):
             x = self.node("Gather", hidden, 0, axis=1)
@@ -296,10 +296,10 @@ class NetworkGraph(Graph):
         return self._norm("pooler/norm", x) if self.config.pooler == POOLER_OF_TOKENS else x
 
     def add_head(self) -> None:
-        """Add the outputs of a task's head under the names that they have in transformers.
+        """Add the outputs of a task's head under their names in transformers.
 
-        `logits` are [batch, labels], for a head of tokens [batch, length, labels], and for choices [batch, 1] with one
-        of them in a row; a span's are `start_logits` and `end_logits` [batch, length].
+        `logits` are [batch, labels], for token heads [batch, length, labels], and for multiple choice [batch, 1], with
+        one choice per row. Span heads have `start_logits` and `end_logits` [batch, length].
         """
         head, x = network_class(self.config), self.hidden
         dims = ("batch", "length") if head.per_token else ("batch",)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MODEL_FILE, DATA_FILE = "model.onnx", "model.onnx.data"
 _OPSET = 17  # the first with LayerNormalization; onnxruntime has it since 1.12
-_IR_VERSION = 8  # of that time
+_IR_VERSION = 8  # from the release of that opset
 # A protobuf message ends at 2 GiB; weights of a larger model are in a file next to it.
 _LARGEST_MESSAGE = (2 << 30) - (16 << 20)
 
@@ -35,7 +35,9 @@ def write_onnx(model: TrainedModel, folder: Path, vectors: Vectors, precision: P
     size = sum(len(weight.raw_data) for weight in proto.graph.initializer)
     large = size > _LARGEST_MESSAGE
     if large and precision != "float32":
-        raise ValueError(f"--precision {precision}: weights of {size:,} bytes are beyond onnxruntime's converters")
+        raise ValueError(
+            f"--precision {precision}: weights of {size:,} bytes are too large for onnxruntime's converters"
+        )
     proto = lowered(proto, precision)
     path = folder / MODEL_FILE
     onnx.save_model(proto, path, save_as_external_data=large, location=DATA_FILE if large else None)
@@ -44,7 +46,7 @@ def write_onnx(model: TrainedModel, folder: Path, vectors: Vectors, precision: P
 
 
 def load(folder: Path) -> Run:
-    """The graph of a folder, as onnxruntime executes it."""
+    """Load the graph of a folder with onnxruntime."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(folder / MODEL_FILE, providers=["CPUExecutionProvider"])
@@ -103,9 +105,9 @@ def _in_float16(model: onnx.ModelProto) -> onnx.ModelProto:
     makers = {name: node for node in nodes for name in node.output}
     # The converter rounds values between two nodes in float32; connect them directly.
     for node in nodes:
-        for place, name in enumerate(node.input):
+        for index, name in enumerate(node.input):
             if _casts(makers.get(name), "FLOAT") and _casts(makers.get(makers[name].input[0]), "FLOAT16"):
-                node.input[place] = makers[makers[name].input[0]].input[0]
+                node.input[index] = makers[makers[name].input[0]].input[0]
     # The converter appends casts at the end, but a graph must be in topological order; unused nodes are dropped.
     numbers = {name: number for number, node in enumerate(nodes) for name in node.output}
     needs: dict[int, list[int]] = {}
@@ -142,7 +144,7 @@ def _beyond_float16(model: onnx.ModelProto) -> list[str]:
     return sorted(set().union(*groups))
 
 
-# The nodes that end in an angle: a cast and a product; in a root: a square, its mean and a sum.
+# Length of the chain of nodes to keep in float32: cast, product and angle; square, mean, sum and root.
 _DEPTHS = {"Cos": 3, "Sin": 3, "Sqrt": 4}
 
 
@@ -150,7 +152,7 @@ def _in_int8(model: onnx.ModelProto) -> onnx.ModelProto:
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    # Without this mark it warns about missing preprocessing; this graph has nothing to fuse or to infer.
+    # Without this property onnxruntime warns about missing preprocessing; this graph has nothing to fuse or infer.
     onnx.helper.set_model_props(model, {"onnx.quant.pre_process": "onnxruntime.quant"})
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"

@@ -1,4 +1,4 @@
-"""Exports that a runtime executes: their inputs, outputs and folder, and the comparison with the model."""
+"""Exports that a runtime executes: inputs, outputs, the folder, and the comparison with the model."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ from bertjax.storage.sums import write_sums
 
 Precision = Literal["float32", "float16", "int8"]
 PRECISIONS: tuple[Precision, ...] = ("float32", "float16", "int8")
-# Of the relative difference. Vectors without anything in common are 1.4 apart.
+# Largest relative difference. Unrelated vectors differ by 1.4.
 LIMITS: dict[Precision, float] = {"float32": LIMIT, "float16": 1e-2, "int8": 0.3}
 HIDDEN, VECTOR = "last_hidden_state", "sentence_embedding"
 _LABELS = {HIDDEN: STATES, VECTOR: VECTORS}
 Arrays = Mapping[str, np.ndarray]  # inputs or outputs by name
 Run = Callable[[Arrays], Arrays]
 
-# The options that an export for any batch and length supports, where it does not support all of them, and those that
-# a graph does. Blocks of a row (BigBird) are drawn for its length.
+# Options that an export supports only with some values, because batch and length are symbolic or because it is a graph.
+# BigBird's random blocks depend on the length of the row.
 _FUNCTION_OPTIONS: dict[str, tuple[Any, ...]] = {"attention_block": (0,), "global_tokens": ("none", "marked")}
 _GRAPH_OPTIONS: dict[str, tuple[Any, ...]] = {"features": ((),), "lstm_size": (0,), "task_heads": ("plain",)}
 _FILES = ("config.json", CARD_FILE, *TOKENIZER_FILES)
@@ -62,22 +62,22 @@ class Runtime:
     """A runtime and the folder that it executes."""
 
     name: str  # of the format
-    reference: str  # the name of the runtime for people
+    reference: str  # readable name of the runtime
     write: Callable[[TrainedModel, Path, Vectors, Precision], Path]  # writes into a folder; returns the weights' file
-    load: Callable[[Path], Run]  # of a folder
-    library: str  # for the Hub
-    weights: tuple[str, ...]  # files that may hold the weights; the first that exists does
+    load: Callable[[Path], Run]  # loads a folder
+    library: str  # library's name on the Hub
+    weights: tuple[str, ...]  # files that may hold the weights; the first that exists holds them
     others: tuple[str, ...] = ()
-    package: str = ""  # without which nothing is compared
-    # Python for the card: imports, and from `inputs` to outputs, where {names} and {results} are those of the outputs
+    package: str = ""  # needed by the comparison
+    # Python code for the card: imports, and the call from `inputs` to the outputs ({names}, assigned to {results})
     imports: str = ""
     call: str = ""
     dtype: str = "int64"  # of the inputs
-    takes_graph: bool = True  # False: a function of jax
+    takes_graph: bool = True  # False: it takes a JAX function
     precisions: tuple[Precision, ...] = ()  # besides the default
 
     def format(self, precision: Precision = "float32", **fields: Any) -> Format:
-        """The format with weights of this precision; `fields` are further ones of `Format`."""
+        """Build the format for weights of this precision; `fields` are further fields of `Format`."""
 
         def export(
             model: TrainedModel, directory: str | AnyPath, vectors: Vectors, prove: Prove | None = None
@@ -112,8 +112,8 @@ class Runtime:
     ) -> AnyPath:
         """Write the folder and return it.
 
-        It has the graph, the tokenizer, the card and, if transformers has such a network, its `config.json`. It appears
-        as in `written_whole`, with its card last; an earlier export is replaced. Raises ValueError if anything else is
+        It has the graph, the tokenizer, the card and, if transformers has such a network, `config.json`. It appears as
+        in `written_whole`, with its card last; an earlier export is replaced. Raises ValueError if anything else is
         there, and for a network that the format cannot express.
         """
         net, has_logits = model.config.model, gives_logits(model, vectors)
@@ -132,7 +132,7 @@ class Runtime:
         return to_path(str(directory))
 
     def _use(self, model: TrainedModel, vectors: Vectors) -> str:
-        """Python code for the card that puts texts through the export."""
+        """Python code for the card that runs texts through the export."""
         tokenizer, names = model.tokenizer, output_names(model, vectors)
         if gives_logits(model, vectors):
             card = get_kind(model.kind).card
@@ -164,8 +164,8 @@ class Runtime:
     def _compare(self, model: TrainedModel, folder: Path, vectors: Vectors, precision: Precision) -> Difference | None:
         """Compare the outputs of a folder with our float32 outputs; None if the runtime is not installed.
 
-        Inputs are a padded batch of pairs of texts, and the first pair alone. Raises RuntimeError if outputs differ by
-        more than the limit of the precision.
+        Inputs are a padded batch of pairs of texts, and then only the first pair. Raises RuntimeError if outputs differ
+        by more than the limit of the precision.
         """
         if self.package and importlib.util.find_spec(self.package) is None:
             return None
@@ -195,8 +195,8 @@ def gives_logits(model: TrainedModel, vectors: Vectors) -> bool:
 def output_names(model: TrainedModel, vectors: Vectors) -> tuple[str, ...]:
     """The names of the outputs, float32.
 
-    Without a pooling, a model fine-tuned with a head has the outputs of the head. Any other export has those of the
-    encoder: `last_hidden_state` [batch, length, D] and, pooled, `sentence_embedding` [batch, D].
+    Without a pooling, a model fine-tuned with a head has the outputs of the head. Any other export has the encoder's:
+    `last_hidden_state` [batch, length, D] and, pooled, `sentence_embedding` [batch, D].
     """
     if gives_logits(model, vectors):
         return network_class(model.config.model).outputs
@@ -204,7 +204,7 @@ def output_names(model: TrainedModel, vectors: Vectors) -> tuple[str, ...]:
 
 
 def longest(config: ModelConfig) -> int:
-    """Tokens of the longest rows, the size of a table of positions; 0: any."""
+    """Tokens of the longest rows: the size of the position table, or 0 without one."""
     return config.max_position_embeddings if config.position_embedding in ("learned", "sinusoidal") else 0
 
 
@@ -225,8 +225,8 @@ def network_graph(model: TrainedModel, vectors: Vectors) -> NetworkGraph:
 def _require(model: TrainedModel, vectors: Vectors, name: str, options: Mapping[str, tuple[Any, ...]]) -> None:
     """Raise ValueError for a network or vectors that a format cannot express."""
     config = model.config.model
-    if beyond := [option for option, values in options.items() if getattr(config, option) not in values]:
-        settings = ", ".join(f"model.{option}={getattr(config, option)!r}" for option in beyond)
+    if unsupported := [option for option, values in options.items() if getattr(config, option) not in values]:
+        settings = ", ".join(f"model.{option}={getattr(config, option)!r}" for option in unsupported)
         raise ValueError(f"--to {name}: {settings}: bertjax writes no such graph; export to huggingface")
     check_vectors(config, vectors.pooling, "last")
     if vectors.normalize and vectors.pooling == "none":
@@ -234,7 +234,7 @@ def _require(model: TrainedModel, vectors: Vectors, name: str, options: Mapping[
     marks = config.global_tokens == "marked" and gives_logits(model, vectors)
     if marks and get_kind(model.kind).global_tokens is not None:
         raise ValueError(
-            f"--to {name}: model.global_tokens='marked': no input says which tokens a task marks; use huggingface"
+            f"--to {name}: model.global_tokens='marked': no input says which tokens a task marks; export to huggingface"
         )
 
 

@@ -1,4 +1,4 @@
-"""SavedModel: a folder that TensorFlow Serving takes as a model, with the tokenizer."""
+"""SavedModel: a folder that TensorFlow Serving loads as a model, with the tokenizer."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from bertjax.convert.formats import Vectors
 from bertjax.run.run_directory import TrainedModel
 from bertjax.storage.lean_import import import_tensorflow
 
-SIGNATURE = "serving_default"  # that TensorFlow Serving uses
-VERSION = "1"  # a model's folder has one for each version that is served
+SIGNATURE = "serving_default"  # the one that TensorFlow Serving calls
+VERSION = "1"  # a served model has one folder per version
 _VARIABLES = f"{VERSION}/variables/variables"
 _WEIGHTS_FILE = f"{_VARIABLES}.data-00000-of-00001"
 
 
 def write_savedmodel(model: TrainedModel, folder: Path, vectors: Vectors, precision: Precision = "float32") -> Path:
-    """Write the model as version 1 of a served one; returns the file that holds the weights.
+    """Write the model as version 1 for TensorFlow Serving; returns the file that holds the weights.
 
     The signature takes int32 inputs of any batch and length. The operators are TensorFlow's own, for any device.
     """
@@ -41,7 +41,7 @@ def write_savedmodel(model: TrainedModel, folder: Path, vectors: Vectors, precis
 
 
 def load(folder: Path) -> Run:
-    """The signature of a folder."""
+    """Load the signature of a folder."""
     tf = import_tensorflow(required=True)
     model = tf.saved_model.load(str(folder / VERSION))
 
@@ -63,7 +63,7 @@ def _outputs(graph: Graph, tensors: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _operators() -> dict[str, Callable[..., Any]]:
-    """TensorFlow's functions by ONNX's names, with the inputs and attributes that ONNX has."""
+    """TensorFlow functions by the name of the ONNX operator, with its inputs and attributes."""
     tf = import_tensorflow(required=True)
 
     def size(x: Any, dim: int) -> Any:

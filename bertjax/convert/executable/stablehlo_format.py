@@ -44,7 +44,7 @@ Function = Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, jax.Array]
 
 
 def write_stablehlo(model: TrainedModel, folder: Path, vectors: Vectors, precision: Precision) -> Path:
-    """Write the function, its weights and `signature.json`, the same bytes for the same model; returns the weights.
+    """Write the function, its weights and `signature.json`, reproducibly; returns the path of the weights.
 
     The function takes the weights by our names and int32 inputs. Batch and length are symbols; it runs on every
     platform of jax. `signature.json` has the versions of the folder, of jax's calling convention and of StableHLO.
@@ -68,7 +68,7 @@ def write_stablehlo(model: TrainedModel, folder: Path, vectors: Vectors, precisi
 
 
 def exported_function(model: TrainedModel, vectors: Vectors) -> jax.export.Exported:
-    """The network as a `Function` for any batch and length. Products are float32, also where a device has faster."""
+    """The network as a `Function` for any batch and length. Products are float32 even on devices with a faster mode."""
     shapes = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in _weights(model, vectors).items()}
     names, most = input_names(model.config.model), longest(model.config.model)
     rows = jax.export.symbolic_args_specs(
@@ -76,7 +76,7 @@ def exported_function(model: TrainedModel, vectors: Vectors) -> jax.export.Expor
         "batch, length",
         constraints=[f"length <= {most}"] if most else [],
     )
-    # Paths of this machine and line numbers do not belong to a model.
+    # Local paths and line numbers do not belong in a model.
     with jax.default_matmul_precision("highest"), _without_locations():
         return jax.export.export(jax.jit(_function(model, vectors)), platforms=_PLATFORMS)(shapes, rows)
 
@@ -112,7 +112,7 @@ def _function(model: TrainedModel, vectors: Vectors) -> Function:
     packed = hf is not None and hf.positions_from_padding
 
     def function(weights: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, jax.Array]:
-        # Parameters that are not weights of the function are in the network, but not read.
+        # The network needs all parameters, but reads only those in `weights`.
         leaves = [weights[name] if name in weights else jnp.zeros(leaf.shape) for name, leaf in shapes_by_name.items()]
         bert = bind(graphdef, jax.tree.unflatten(treedef, leaves))
         ids, mask = inputs["input_ids"], inputs["attention_mask"]
@@ -132,7 +132,7 @@ def _function(model: TrainedModel, vectors: Vectors) -> Function:
 
 
 def load(folder: Path) -> Run:
-    """The function of a folder with its weights. Raises ValueError for a folder of another version."""
+    """Load the function of a folder with its weights. Raises ValueError for a folder of another version."""
     version = json.loads((folder / SIGNATURE_FILE).read_text(encoding="utf-8")).get("version")
     if version != _VERSION:
         raise ValueError(f"{folder / SIGNATURE_FILE}: version {version!r}, not {_VERSION}; export the model again")

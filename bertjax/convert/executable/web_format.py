@@ -1,4 +1,4 @@
-"""A web page: a folder of static files with the ONNX graph that the page runs and the tokenizer."""
+"""A web page: a folder of static files with the page, the ONNX graph that it runs, and the tokenizer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bertjax.model.network import network_class
 from bertjax.run.run_directory import TrainedModel
 
 PAGE_FILE, PACKAGES_FILE = "index.html", "package.json"
-# A browser gives WebAssembly 4 GiB, in which the file and the weights made of it must fit together.
+# WebAssembly has 4 GiB in a browser, and must hold the file and the unpacked weights at once.
 _LARGEST = 1 << 30
 _EXAMPLES = 3
 
@@ -32,8 +32,9 @@ def write_web(model: TrainedModel, folder: Path, vectors: Vectors, precision: Pr
     """Write the page and the graph, and return the graph's file; any server of static files can serve the folder.
 
     The page loads the libraries of `package.json` from jsDelivr, or with `?local` in its address from `node_modules`
-    next to it, where `npm install` puts them. Nothing that is typed leaves the browser. Raises ValueError for an export
-    without vectors of texts and without logits, and for a graph above 1 GiB.
+    next to it, where `npm install` puts them. No input leaves the browser.
+
+    Raises ValueError for an export without vectors of texts and without logits, and for a graph above 1 GiB.
     """
     has_logits = gives_logits(model, vectors)
     if vectors.pooling == "none" and not has_logits:

@@ -1,4 +1,4 @@
-"""The page: it puts text through the tokenizer and the graph in the browser, and shows the outputs."""
+"""The HTML page that runs the tokenizer and the graph in the browser and shows the outputs."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 from bertjax.report.page import escaped, render_page
 
-# Libraries of npm, by exact version; jsDelivr serves the same files.
+# npm packages by exact version; jsDelivr serves the same files.
 PACKAGES = {"onnxruntime-web": "1.30.0", "@huggingface/tokenizers": "0.2.0"}
 
 
 def page(title: str, description: str, signature: dict[str, Any], examples: Sequence[str], second: str = "") -> str:
-    """The HTML of a model whose `signature` is as the script reads it: inputs, outputs, labels and sizes.
+    """Build a model's HTML page; `signature` holds the values that the script reads: inputs, outputs, labels, sizes.
 
-    `second` is a phrase on the second part of a line, or empty.
+    `second` is a phrase that explains the second part of a line, or empty.
     """
-    # In a script "<" could end it.
+    # "<" could end the script element.
     signature_text = json.dumps(signature | {"packages": PACKAGES}, sort_keys=True).replace("<", "\\u003c")
     body = _BODY.format(
         title=escaped(title),
@@ -52,33 +52,33 @@ table.rows td:not(:first-child) { white-space: nowrap; }
 # Everything stays on the machine that shows the page: only the libraries and the files next to the page are loaded.
 _SCRIPT = """
 const signature = JSON.parse(document.getElementById("signature").textContent);
-const say = text => { document.getElementById("status").textContent = text; };
+const setStatus = text => { document.getElementById("status").textContent = text; };
 const local = new URLSearchParams(location.search).has("local");
-const at = (name, path) => local
+const packageUrl = (name, path) => local
   ? new URL(`node_modules/${name}/${path}`, location).href
   : `https://cdn.jsdelivr.net/npm/${name}@${signature.packages[name]}/${path}`;
 const file = async name => {
-  const found = await fetch(name);
-  if (!found.ok) throw new Error(`${name}: ${found.status} ${found.statusText}`);
-  return found;
+  const response = await fetch(name);
+  if (!response.ok) throw new Error(`${name}: ${response.status} ${response.statusText}`);
+  return response;
 };
 
 async function load() {
-  const ort = await import(at("onnxruntime-web", "dist/ort.wasm.min.mjs"));
-  const { Tokenizer } = await import(at("@huggingface/tokenizers", "dist/tokenizers.min.mjs"));
-  ort.env.wasm.wasmPaths = at("onnxruntime-web", "dist/");
-  ort.env.wasm.numThreads = 1;  // more need headers of the server that isolate the page
+  const ort = await import(packageUrl("onnxruntime-web", "dist/ort.wasm.min.mjs"));
+  const { Tokenizer } = await import(packageUrl("@huggingface/tokenizers", "dist/tokenizers.min.mjs"));
+  ort.env.wasm.wasmPaths = packageUrl("onnxruntime-web", "dist/");
+  ort.env.wasm.numThreads = 1;  // more threads need server headers that isolate the page
   const tokenizer = new Tokenizer(...await Promise.all(
     ["tokenizer.json", "tokenizer_config.json"].map(async name => (await file(name)).json())));
   const graph = await (await file("model.onnx")).arrayBuffer();
   return { ort, tokenizer, session: await ort.InferenceSession.create(graph, { executionProviders: ["wasm"] }) };
 }
 
-// The texts of a line: two of a pair have a tab between them, which cannot be typed, or ||.
+// The texts of a line: a pair is separated by || or by a tab, which cannot be typed.
 const parts = line => line.split(signature.pairs ? / *\\|\\| *|\\t/ : "\\t", 2);
 
-// Rows of ids, truncated to the training length, with the last special token of the text. The second text `begins` at
-// a token, and so many tokens are `left` out.
+// Rows of ids, truncated to the training length but for the last special token. `begins` is the position of the second
+// text; `left` is the number of tokens left out.
 function encoded(tokenizer, lines) {
   return lines.map(line => {
     const [text, pair] = parts(line);
@@ -91,13 +91,13 @@ function encoded(tokenizer, lines) {
   });
 }
 
-// What was left out of rows, for people.
+// A phrase on the tokens left out of rows.
 function leftOut(rows) {
   const parts = rows.flatMap(({ left }, n) => left ? [`${left} of text ${n + 1}`] : []);
   return parts.length ? `; left out, beyond the ${signature.longest} tokens of a row: ${parts.join(", ")}` : "";
 }
 
-// The outputs of lines by name, each {dims, data}, and the rows that they are of.
+// The rows of lines, and their outputs by name, each {dims, data}.
 async function answer(lines) {
   const { ort, tokenizer, session } = await loaded;
   const rows = encoded(tokenizer, lines), length = Math.max(...rows.map(row => row.ids.length));
@@ -110,9 +110,9 @@ async function answer(lines) {
     attention_mask: filled(row => row.ids.map(() => 1), 0),
     token_type_ids: filled(row => row.types, 0),
   };
-  const made = await session.run(Object.fromEntries(signature.inputs.map(name => [name, inputs[name]])));
+  const results = await session.run(Object.fromEntries(signature.inputs.map(name => [name, inputs[name]])));
   const outputs = Object.fromEntries(signature.outputs.map(
-    name => [name, { dims: made[name].dims, data: Array.from(made[name].data) }]));
+    name => [name, { dims: results[name].dims, data: Array.from(results[name].data) }]));
   return { rows, outputs };
 }
 
@@ -126,28 +126,27 @@ const percent = value => `${(100 * value).toFixed(1)} %`;
 const slices = (data, size) =>
   Array.from({ length: data.length / size }, (_, n) => data.slice(n * size, (n + 1) * size));
 
-// What answers the question of a row, by logits of its tokens: the best span of the text, unless [CLS] is better by
-// more than the threshold of a model that knows no answer. As in `bertjax predict` sums are of 32 bits, and of equal
-// ones that with the likelier start counts.
+// The answer to a row's question: the best span of the text by logits, unless [CLS] beats it by more than the threshold
+// of a model that may give no answer. As in `bertjax predict`, sums are float32, and the likelier start breaks ties.
 function answerIn({ ids, tokens, begins }, starts, ends) {
   const closing = ids.length - 1;
-  let found = null, most = -Infinity;
+  let span = null, most = -Infinity;
   for (let start = begins; start < closing; start++) {
     for (let end = start; end < Math.min(start + signature.max_answer, closing); end++) {
       const score = Math.fround(starts[start] + ends[end]);
-      if (score > most || (score === most && starts[start] > starts[found.start])) {
-        [found, most] = [{ start, end }, score];
+      if (score > most || (score === most && starts[start] > starts[span.start])) {
+        [span, most] = [{ start, end }, score];
       }
     }
   }
-  if (!found) return "(no word of a text is in the row)";
+  if (!span) return "(no word of a text is in the row)";
   const none = Math.fround(starts[0] + ends[0]);
-  const odds = Math.fround(Math.fround(none - starts[found.start]) - ends[found.end]);
+  const odds = Math.fround(Math.fround(none - starts[span.start]) - ends[span.end]);
   if (signature.null_threshold !== null && odds > signature.null_threshold) return "(the text does not answer it)";
-  return tokens.slice(found.start, found.end + 1).join(" ");
+  return tokens.slice(span.start, span.end + 1).join(" ");
 }
 
-// [heads of columns, rows of cells] of what `answer` gives, by the names and sizes of the outputs.
+// [column heads, rows of cells] for the result of `answer`, by `signature.shows`.
 const shown = {
   classes(lines, { outputs }) {
     const labels = signature.labels, rows = slices(outputs.logits.data, labels.length || 1);
@@ -158,11 +157,11 @@ const shown = {
   },
   tokens(lines, { rows, outputs }) {
     const labels = signature.labels, length = outputs.logits.dims[1];
-    const of = slices(slices(outputs.logits.data, labels.length || 1), length);
+    const logits = slices(slices(outputs.logits.data, labels.length || 1), length);
     return [["token", labels.length ? "label" : "output"], rows.flatMap((row, n) => row.tokens.map((token, k) => {
-      if (!labels.length) return [token, of[n][k][0].toFixed(4)];
-      const found = softmax(of[n][k]);
-      return [token, `${labels[best(found)]} ${percent(Math.max(...found))}`];
+      if (!labels.length) return [token, logits[n][k][0].toFixed(4)];
+      const shares = softmax(logits[n][k]);
+      return [token, `${labels[best(shares)]} ${percent(Math.max(...shares))}`];
     }))];
   },
   spans(lines, { rows, outputs }) {
@@ -179,10 +178,10 @@ const shown = {
   },
 };
 
-function table([heads, rows]) {
-  const made = document.getElementById("result");
-  made.replaceChildren();
-  // In a narrow window a row is a list of its cells with their columns' names.
+function showTable([heads, rows]) {
+  const table = document.getElementById("result");
+  table.replaceChildren();
+  // In a narrow window, a row becomes a list of its cells with their column names.
   const fill = (part, kind, cells) => {
     const row = part.insertRow();
     cells.forEach((cell, n) => {
@@ -191,24 +190,24 @@ function table([heads, rows]) {
       if (n) element.dataset.name = heads[n];
     });
   };
-  fill(made.createTHead(), "th", heads);
-  const body = made.createTBody();
+  fill(table.createTHead(), "th", heads);
+  const body = table.createTBody();
   for (const cells of rows) fill(body, "td", cells);
 }
 
 async function run() {
   const lines = document.getElementById("texts").value.split("\\n").filter(line => line.trim());
-  if (!lines.length) return say("Write a text first.");
-  const begun = performance.now();
-  const found = await answer(lines);
-  table(shown[signature.shows](lines, found));
-  const took = Math.round(performance.now() - begun), many = lines.length > 1 ? "s" : "";
-  say(`${lines.length} text${many} in ${took} ms, here in the browser${leftOut(found.rows)}`);
+  if (!lines.length) return setStatus("Write a text first.");
+  const start = performance.now();
+  const result = await answer(lines);
+  showTable(shown[signature.shows](lines, result));
+  const elapsed = Math.round(performance.now() - start), plural = lines.length > 1 ? "s" : "";
+  setStatus(`${lines.length} text${plural} in ${elapsed} ms, here in the browser${leftOut(result.rows)}`);
 }
 
 const loaded = load();
 window.answer = answer;
-loaded.then(() => { say("Ready."); document.getElementById("run").disabled = false; return run(); })
-  .catch(error => say(`The model cannot be loaded: ${error.message}`));
-document.getElementById("run").addEventListener("click", () => run().catch(error => say(error.message)));
+loaded.then(() => { setStatus("Ready."); document.getElementById("run").disabled = false; return run(); })
+  .catch(error => setStatus(`The model cannot be loaded: ${error.message}`));
+document.getElementById("run").addEventListener("click", () => run().catch(error => setStatus(error.message)));
 """

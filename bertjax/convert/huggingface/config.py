@@ -1,4 +1,4 @@
-"""`config.json` and ModelConfig, in both directions, by what the model's family says of transformers."""
+"""Convert between `config.json` and ModelConfig by the rules of the model's family."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from bertjax.families.family import Family, HuggingFace
 from bertjax.families.hf_config import ACTIVATIONS, LARGEST, HfConfig
 from bertjax.families.registry import FAMILIES, get_family
 
-# A key of ours, for several families may be one `model_type`: it names those that are not its first.
+# Our own key: several families may share a `model_type`, and it names any but the first of them.
 FAMILY = "bertjax_family"
 
 
 def to_config_json(model: ModelConfig, special: Mapping[str, int]) -> dict[str, Any]:
-    """`config.json` of a model without a task, with the vocabulary's true size; `special` has ids by role."""
+    """Write `config.json` for a model without a task, with the unpadded vocabulary size; `special` has ids by role."""
     hf = get_family(model.family).transformers
     ids = {key: special[role] for key, role in hf.token_ids.items() if role in special}
     rows = hf.rows_before_positions(_pad_id(ids, hf))
     return {
         "model_type": hf.model_type,
-        **({FAMILY: model.family} if _of_type(hf.model_type)[0] != model.family else {}),
+        **({FAMILY: model.family} if _families_with_type(hf.model_type)[0] != model.family else {}),
         **hf.to_hf_config(model),
         "max_position_embeddings": model.max_position_embeddings + rows,
         **ids,
@@ -34,9 +34,9 @@ def to_config_json(model: ModelConfig, special: Mapping[str, int]) -> dict[str, 
 def from_config_json(
     values: Mapping[str, Any], file: str | Path, activations: Mapping[str, str] = ACTIVATIONS
 ) -> ModelConfig:
-    """Our ModelConfig from a `config.json` or `bert_config.json`; absent keys have transformers' defaults.
+    """Read ModelConfig from a `config.json` or `bert_config.json`; absent keys take transformers' defaults.
 
-    `activations` maps their names of the activation to ours. Raises ValueError for a network that bertjax lacks.
+    `activations` maps their activation names to ours. Raises ValueError for a network that bertjax lacks.
     """
     family = _family(values, file)
     hf, config = family.transformers, HfConfig(values, file, activations)
@@ -51,35 +51,35 @@ def from_config_json(
 
 
 def _family(values: Mapping[str, Any], file: str | Path) -> Family:
-    """The family by `model_type`, which folders of before 2020 lack: they hold BERTs."""
+    """Find the family by `model_type`; folders from before 2020 lack the key and hold BERTs."""
     types = dict.fromkeys(family.huggingface.model_type for family in FAMILIES.values() if family.huggingface)
     model_type = values.get("model_type", next(iter(types)))
     if not isinstance(model_type, str) or model_type not in types:
         raise ValueError(f"{file}: model_type is {model_type!r}; bertjax imports {', '.join(types)}")
-    families = _of_type(model_type)
+    families = _families_with_type(model_type)
     classes = values.get("architectures")
     classes = {*map(str, classes)} if isinstance(classes, list) else set()
-    of_class = [name for name in families if _classes(FAMILIES[name]) & classes]
-    family = values.get(FAMILY, (of_class or families)[0])
+    matches = [name for name in families if _classes(FAMILIES[name]) & classes]
+    family = values.get(FAMILY, (matches or families)[0])
     if family not in families:
-        raise ValueError(f"{file}: {FAMILY} is {family!r}; of {model_type} bertjax has {', '.join(families)}")
+        raise ValueError(f"{file}: {FAMILY} is {family!r}; for {model_type} bertjax has {', '.join(families)}")
     return FAMILIES[family]
 
 
 def _classes(family: Family) -> set[str]:
-    """The names of its classes of pretraining."""
+    """Names of its pretraining classes in transformers."""
     hf = family.transformers
     return {their_class.name for their_class in (hf.pretraining, *hf.partial) if not their_class.bare}
 
 
-def _of_type(model_type: str) -> list[str]:
-    """The names of the families that are this type in transformers."""
+def _families_with_type(model_type: str) -> list[str]:
+    """Names of the families with this `model_type` in transformers."""
     mappings = {name: family.huggingface for name, family in FAMILIES.items() if family.huggingface}
     return [name for name, hf in mappings.items() if hf.model_type == model_type]
 
 
 def read_pad_id(values: Mapping[str, Any], file: str | Path) -> int:
-    """The padding token's id by `config.json`. Raises ValueError if it is none."""
+    """Read the padding token's id from `config.json`. Raises ValueError if it is not a token's id."""
     return _pad_id(values, _family(values, file).transformers, file)
 
 

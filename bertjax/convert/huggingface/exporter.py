@@ -1,6 +1,6 @@
 """Export to a folder that Hugging Face's `from_pretrained` loads: config, weights, tokenizer, model card.
 
-Written with NumPy and safetensors alone; neither torch nor transformers is needed.
+Writing needs only NumPy and safetensors, neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from bertjax.storage.sums import SUMS_FILE, sha256_of_file, write_sums
 WEIGHTS_FILE = "model.safetensors"
 FILES = ("config.json", WEIGHTS_FILE, "tokenizer.json", "tokenizer_config.json", CARD_FILE, SUMS_FILE)
 
-# A key of ours in `config.json`: transformers has none for questions that a text may not answer.
+# Our own key in `config.json`: transformers has none for the threshold of no answer.
 NULL_THRESHOLD = "bertjax_null_threshold"
 
 
@@ -49,7 +49,7 @@ def export_huggingface(
 ) -> AnyPath:
     """Write the model into `directory`, and return it; the same model gives the same bytes.
 
-    With `head`, a name of `names.hf_classes`, write the class that has this head alone. The folder appears as in
+    With `head`, a name of `names.hf_classes`, write the class that has only this head. The folder appears as in
     `written_whole`, with its card last; an earlier export is replaced. Raises ValueError if anything else is there, or
     an export that was changed since, and for a network that transformers does not have.
     """
@@ -66,15 +66,15 @@ def export_huggingface(
 def huggingface_config(
     model: ModelConfig, pad_token_id: int, kind: str = "", labels: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """`config.json`, with the vocabulary's true size.
+    """Write `config.json`, with the unpadded vocabulary size.
 
-    For a fine-tuned model, `kind` is that of its task and `labels` are their names (default LABEL_0, ...).
+    For a fine-tuned model, `kind` is the kind of its task, and `labels` are label names (default LABEL_0, ...).
     """
     return _config_json(model, {"pad": pad_token_id}, kind, labels)
 
 
 def model_config(model: TrainedModel) -> dict[str, Any]:
-    """`config.json` of a model with the head that it has."""
+    """Write `config.json` for a model with its head."""
     values = _config_json(model.config.model, model.tokenizer.special, model.kind, model.labels)
     threshold = model.config.task.no_answer_threshold if isinstance(model.config, FinetuneConfig) else None
     return values if threshold is None else values | {NULL_THRESHOLD: threshold}
@@ -85,15 +85,15 @@ def _config_json(model: ModelConfig, special: Mapping[str, int], kind: str, labe
 
 
 def default_labels(count: int) -> tuple[str, ...]:
-    """The names of unnamed labels in transformers."""
+    """transformers' names for unnamed labels."""
     return tuple(f"LABEL_{number}" for number in range(count))
 
 
 def _task_fields(model: ModelConfig, kind: str, labels: Sequence[str]) -> dict[str, Any]:
-    """The fields of a task for transformers: its loss, and the names of labels."""
+    """transformers' fields for a task: its loss, and the names of labels."""
     if not model.num_labels:
         return {}
-    # A number has one output whatever its labels are.
+    # Regression has one output whatever its labels are.
     has_names, problem = (get_kind(kind).names_outputs, get_kind(kind).problem_type) if kind else (False, "")
     names = (labels if has_names else ()) or default_labels(model.num_labels)
     assert len(names) == model.num_labels, "a name for each label"

@@ -1,4 +1,4 @@
-"""Hugging Face's layout as a format, and the files of a repository of its Hub that are downloaded."""
+"""Hugging Face's layout as a format, and the choice of files to download from its Hub."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bertjax.storage.hub import download
 from bertjax.storage.remote import AnyPath, is_remote
 
 CONFIG_FILE = "config.json"
-# How a repository of sentence-transformers makes vectors of texts.
+# Files that define how a sentence-transformers repository makes vectors of texts.
 _VECTOR_FILES = re.compile(
     r"modules\.json|config_sentence_transformers\.json|sentence_[\w-]+_config\.json|"
     r"\w+_(Pooling|Dense|Normalize)/(config\.json|model\.safetensors|pytorch_model\.bin)"
@@ -28,7 +28,7 @@ _VECTOR_FILES = re.compile(
 
 
 def fetch(name: str) -> tuple[Path, str]:
-    """(the folder with the files of a repository, its name with the commit), as `download` gets them."""
+    """Download a repository; returns (folder, name with the commit)."""
     return download(
         name,
         choose=_choose,
@@ -38,7 +38,7 @@ def fetch(name: str) -> tuple[Path, str]:
 
 
 def _choose(present: Collection[str]) -> list[str]:
-    """The files to download of those that a repository has."""
+    """Choose the files to download from those of a repository."""
     if CONFIG_FILE not in present:
         return []
     weights = [name for name in WEIGHTS_FILES if name in present][:1]

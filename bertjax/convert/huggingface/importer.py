@@ -1,4 +1,4 @@
-"""A model of BERT's family from a folder in Hugging Face's layout, read without torch."""
+"""Read a model from a folder in Hugging Face's layout, without torch."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from bertjax.families.registry import get_family
 from bertjax.finetune.kinds import KINDS, get_kind
 from bertjax.model.network import HEADS
 
-_RATES = re.compile(r".*rotary_emb(eddings)?\.inv_freq")  # the rates of rotated positions, which are computed here
+_RATES = re.compile(r".*rotary_emb(eddings)?\.inv_freq")  # rotary frequencies, which bertjax computes
 _BUFFERS = re.compile(r".*embeddings\.(position_ids|token_type_ids)")
-# Of DataParallel, of Lightning and other modules with a field `model`, of torch.compile.
+# Prefixes from DataParallel, from Lightning and other modules with a field `model`, and from torch.compile.
 _WRAPPERS = re.compile(r"((module|model|_orig_mod)\.)*")
-_OF_SENTENCE_TRANSFORMERS = "dropout."
+_SENTENCE_TRANSFORMERS = "dropout."
 _MOST_LABELS = 1 << 20
 
 
@@ -74,7 +74,7 @@ def _task(values: Mapping[str, Any], file: Path) -> tuple[str, tuple[str, ...]]:
     if head is None:
         return "", ()
     labels = _labels(values, file) if head.labelled else ()
-    # Without a problem_type transformers takes one label for a number.
+    # Without a problem_type, transformers treats a single label as regression.
     problem = values.get("problem_type") or ("regression" if len(labels) == 1 else "single_label_classification")
     for kind in KINDS.values():
         if kind.network is head and kind.problem_type in ("", problem) and kind.num_labels(len(labels)) == len(labels):
@@ -83,7 +83,7 @@ def _task(values: Mapping[str, Any], file: Path) -> tuple[str, tuple[str, ...]]:
 
 
 def _null_threshold(values: Mapping[str, Any], file: Path) -> float | None:
-    """The threshold for no answer, a key that our export writes; None if it is missing."""
+    """Read the threshold for no answer, which our export writes; None if it is missing."""
     threshold = values.get(NULL_THRESHOLD)
     if threshold is not None and type(threshold) not in (int, float):
         raise ValueError(f"{file}: {NULL_THRESHOLD} is {threshold!r}, which is not a number")
@@ -91,10 +91,10 @@ def _null_threshold(values: Mapping[str, Any], file: Path) -> float | None:
 
 
 def _labels(values: Mapping[str, Any], file: Path) -> tuple[str, ...]:
-    """The names of labels in the order of their numbers.
+    """Read the names of labels in the order of their numbers.
 
-    As in transformers they are LABEL_0, LABEL_1, ... without names, and where `num_labels` differs from the number of
-    names. Raises ValueError for names that are not numbered from 0.
+    As in transformers, labels are LABEL_0, LABEL_1, ... if they have no names, or if `num_labels` differs from the
+    number of names. Raises ValueError for names that are not numbered from 0.
     """
     value = values.get("id2label")
     names: dict[str, str] = value if isinstance(value, dict) else {}
@@ -112,11 +112,11 @@ def _labels(values: Mapping[str, Any], file: Path) -> tuple[str, ...]:
 def canonical_names(
     tensors: Mapping[str, np.ndarray], config: ModelConfig, origin: str
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """(tensors under the names of a model of `config`, names left out).
+    """Rename tensors as a model of `config` names them; returns (tensors, names left out).
 
-    Accepts the names of the encoder's own class, which have no prefix, names behind the prefixes of wrappers
-    (`_WRAPPERS`), and `gamma` and `beta`, as LayerNorm's were called until 2019. Raises ValueError, beginning with
-    `origin`, for the encoder behind another prefix.
+    Accepts names without the encoder's prefix, as in the encoder's own class, names behind the prefixes of wrappers
+    (`_WRAPPERS`), and LayerNorm's `gamma` and `beta`, the names until 2019. Raises ValueError, beginning with `origin`,
+    for an encoder behind another prefix.
     """
     hf = get_family(config.family).transformers
     words = next(tensor.theirs for tensor in hf_class(config).tensors if tensor.padded)
@@ -127,7 +127,7 @@ def canonical_names(
     own = {_part(tensor.theirs, hf) for tensor in tensor_table(config)}
     others = {_part(tensor.theirs, hf) for head in HEADS for tensor in hf_class(replace(config, head=head)).tensors}
     expected_names = {*their_shapes(config)}
-    spare = (*(others - own), _OF_SENTENCE_TRANSFORMERS)
+    spare = (*(others - own), _SENTENCE_TRANSFORMERS)
     arrays, left_out = {}, []
     for name, array in tensors.items():
         canonical = re.sub(r"(LayerNorm)\.gamma$", r"\1.weight", re.sub(r"(LayerNorm)\.beta$", r"\1.bias", name))
@@ -150,7 +150,7 @@ def canonical_names(
 
 
 def _wrapper(names: Collection[str], prefix: str, words: str, origin: str) -> str:
-    """The prefix of a wrapper in front of the names of transformers, or "".
+    """Find the prefix that a wrapper puts before transformers' names, or "".
 
     `words` is the name of the word table behind `prefix`.
     """
@@ -175,6 +175,8 @@ def _part(name: str, hf: HuggingFace) -> str:
 
 def _require_tied(tensors: Mapping[str, np.ndarray], hf: HuggingFace) -> None:
     """Raise ValueError if output weights are stored and differ from the word embeddings or the bias."""
-    for copy, of in hf.tied.items():
-        if copy in tensors and of in tensors and not np.array_equal(tensors[copy], tensors[of]):
-            raise ValueError(f"{copy} differs from {of}: bertjax has one table for both, as the published models do")
+    for copy, original in hf.tied.items():
+        if copy in tensors and original in tensors and not np.array_equal(tensors[copy], tensors[original]):
+            raise ValueError(
+                f"{copy} differs from {original}: bertjax has one table for both, as the published models do"
+            )

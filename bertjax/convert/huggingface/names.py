@@ -27,12 +27,12 @@ _POSITION = "encoder/embeddings/position"
 _STORED_ELSEWHERE = ("family", "head", "num_labels", "initializer", "vocab_pad_multiple")
 _STORED_ELSEWHERE += ("generator_width", "generator_layers", "embedding_sharing", "teacher_width")
 _STORED_ELSEWHERE += ("mlm_decoder", "classifier_dropout_prob")
-_OF_TRAINING = ("teacher_projection",)  # modules that only training uses
+_TRAINING_MODULES = ("teacher_projection",)  # modules that only training uses
 _TABLES = ("learned", "sinusoidal")  # both are a table of positions there
 
 
 def hf_class(config: ModelConfig) -> Class:
-    """The class of transformers for a model of this config."""
+    """The transformers class for a model of this config."""
     hf, head = get_family(config.family).transformers, network_class(config)
     if not head.of_task and config.mlm_decoder == "plain":
         return hf.pretraining
@@ -85,14 +85,14 @@ def modules_without(config: ModelConfig, their_class: Class) -> set[str]:
 
 
 def head_named(architecture: str) -> type[Network] | None:
-    """The task head of this class of transformers; None if there is none."""
+    """The task head of a transformers class; None if it has none."""
     beginnings = [family.huggingface.beginning for family in FAMILIES.values() if family.huggingface]
     heads = {beginning + head.transformers: head for head in HEADS.values() if head.outputs for beginning in beginnings}
     return heads.get(architecture)
 
 
 def architecture(config: ModelConfig) -> str:
-    """The name of the class of transformers for a model of this config."""
+    """Name of the transformers class for a model of this config."""
     return hf_class(config).name
 
 
@@ -108,7 +108,7 @@ def bare_names(tensors: Mapping[str, np.ndarray], config: ModelConfig) -> dict[s
 
 
 def stored_rates(config: ModelConfig) -> dict[str, np.ndarray]:
-    """The rates of rotated positions under their name in the files of the family; empty if its files have none."""
+    """The rotary frequencies under their name in the family's files; empty if its files have none."""
     name = get_family(config.family).transformers.rates
     if not name or config.position_embedding != "rope":
         return {}
@@ -117,7 +117,7 @@ def stored_rates(config: ModelConfig) -> dict[str, np.ndarray]:
 
 def left_out(config: ModelConfig) -> tuple[str, ...]:
     """The modules of a network of this config that no class of transformers has."""
-    names = [*get_family(config.family).transformers.left_out, *_OF_TRAINING]
+    names = [*get_family(config.family).transformers.left_out, *_TRAINING_MODULES]
     names += ["mlm_head", "mask_decoder"] if config.mlm_decoder == "enhanced" else []
     return tuple(name for name in names if name in abstract_network(config)[1])
 
@@ -128,20 +128,20 @@ def has_class(config: ModelConfig) -> bool:
 
 
 def tensor_table(config: ModelConfig) -> tuple[Tensor, ...]:
-    """The table of a model's arrays.
+    """The tensors of a model, with their names here and in transformers.
 
     Raises ValueError if transformers has no class for this config, or if the family's tables do not cover its network.
     """
     different = _not_expressed(config)
     if different:
         raise ValueError(
-            f"{', '.join(different)}: transformers has no such network of the family {config.family!r}; bertjax alone "
-            "can use this model"
+            f"{', '.join(different)}: transformers has no such network of the family {config.family!r}; only "
+            "bertjax can use this model"
         )
     ours = _our_shapes(config)
-    behind = int(any(name.startswith("encoder/first_layer/") for name in ours))
+    first_stacked = int(any(name.startswith("encoder/first_layer/") for name in ours))
     table = tuple(
-        replace(tensor, first=behind) if tensor.stacked else tensor
+        replace(tensor, first=first_stacked) if tensor.stacked else tensor
         for tensor in hf_class(config).tensors
         if tensor.ours in ours or not tensor.optional
     )
@@ -172,7 +172,7 @@ def _not_expressed(config: ModelConfig) -> list[str]:
     elsewhere = (*_STORED_ELSEWHERE, *["position_embedding"] * is_table)
     round_trip = replace(round_trip, **{name: getattr(config, name) for name in elsewhere})
     if round_trip.rope_theta_local == (config.rope_theta_local or config.rope_theta):
-        round_trip = replace(round_trip, rope_theta_local=config.rope_theta_local)  # 0 says the same
+        round_trip = replace(round_trip, rope_theta_local=config.rope_theta_local)  # 0 means the same
     names = (name for name in vars(config) if getattr(round_trip, name) != getattr(config, name))
     return [f"model.{name}={getattr(config, name)!r}" for name in names]
 
@@ -180,7 +180,7 @@ def _not_expressed(config: ModelConfig) -> list[str]:
 def to_huggingface_tensors(
     params: Params, config: ModelConfig, pad_id: int = 0, their_class: Class | None = None
 ) -> dict[str, np.ndarray]:
-    """Our parameters as Hugging Face's float32 tensors by name, without the vocabulary's padding.
+    """Convert our parameters to Hugging Face's float32 tensors by name, without the vocabulary's padding.
 
     `their_class`, one of `hf_classes`, limits the result to its tensors. Sinusoidal positions are written as a table.
     Some families count positions from the padding token's id `pad_id`; the rows up to it are unused and zero.
@@ -204,7 +204,7 @@ def to_huggingface_tensors(
 
 
 def from_huggingface_tensors(tensors: Mapping[str, np.ndarray], config: ModelConfig, pad_id: int = 0) -> Params:
-    """Hugging Face's tensors as our parameters: NumPy float32, layers stacked, the vocabulary padded with zeros.
+    """Convert Hugging Face's tensors to our parameters: NumPy float32, layers stacked, the vocabulary zero-padded.
 
     `pad_id` as in `to_huggingface_tensors`. Modules that transformers does not have are absent. Raises ValueError
     naming the tensors that are missing, left over, or of another shape than in the config.
@@ -227,7 +227,7 @@ def from_huggingface_tensors(tensors: Mapping[str, np.ndarray], config: ModelCon
 
 
 def their_shapes(config: ModelConfig, pad_id: int = 0) -> dict[str, tuple[int, ...]]:
-    """Name -> shape of every tensor of Hugging Face's for a model of this config; makes no array."""
+    """Name -> shape of every Hugging Face tensor for a model of this config, without allocating arrays."""
     ours = _our_shapes(config)
     before = get_family(config.family).transformers.rows_before_positions(pad_id)
     shapes: dict[str, tuple[int, ...]] = {}
@@ -242,13 +242,13 @@ def their_shapes(config: ModelConfig, pad_id: int = 0) -> dict[str, tuple[int, .
 
 
 def _published(config: ModelConfig) -> Params:
-    """Shapes of the parameters that transformers has as well."""
-    alone, config = left_out(config), replace(config, embedding_sharing="tied")
-    return {name: part for name, part in abstract_network(config)[1].items() if name not in alone}
+    """Shapes of the parameters that transformers also has."""
+    ours_only, config = left_out(config), replace(config, embedding_sharing="tied")
+    return {name: part for name, part in abstract_network(config)[1].items() if name not in ours_only}
 
 
 def _our_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Shapes of those parameters by name, and of sinusoidal positions, which are exported as a table."""
+    """Shapes of `_published` by name, and of sinusoidal positions, which are exported as a table."""
     shapes = {name: leaf.shape for name, leaf in named_arrays(_published(config)).items()}
     if config.position_embedding == "sinusoidal":
         shapes[_POSITION] = (config.max_position_embeddings, config.embedding_size or config.hidden_size)
@@ -256,8 +256,8 @@ def _our_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def _their_shape(tensor: Tensor, shape: tuple[int, ...], vocab_size: int, before: int) -> tuple[int, ...]:
-    """The shape of their tensor from that of ours in one layer."""
-    if tensor.kept:
+    """Convert the shape of our tensor in one layer to theirs."""
+    if tensor.keeps_dims:
         return math.prod(shape[tensor.inputs :]), *shape[: tensor.inputs]
     if tensor.inputs:
         return math.prod(shape[tensor.inputs :]), math.prod(shape[: tensor.inputs])
@@ -269,7 +269,7 @@ def _their_shape(tensor: Tensor, shape: tuple[int, ...], vocab_size: int, before
 
 
 def _theirs(tensor: Tensor, array: np.ndarray, vocab_size: int, before: int) -> np.ndarray:
-    """Our array of one layer in their layout, contiguous."""
+    """Convert our array of one layer to their layout, contiguous."""
     shape = _their_shape(tensor, array.shape, vocab_size, before)
     if tensor.padded:
         array = array[:vocab_size]
@@ -285,7 +285,7 @@ def _interleave_heads(upper: np.ndarray, lower: np.ndarray, heads: int) -> np.nd
 
 
 def _ours(tensor: Tensor, tensors: Mapping[str, np.ndarray], shape: tuple[int, ...], heads: int) -> np.ndarray:
-    """Their array, or those of all layers or groups, in our layout and shape."""
+    """Convert their array, or the arrays of all layers or groups, to our layout and shape."""
     numbers = range(tensor.first, tensor.first + (shape[0] if tensor.stacked else 1))
     arrays = [
         np.concatenate([np.asarray(tensors[name.format(number)], np.float32) for name in tensor.names])

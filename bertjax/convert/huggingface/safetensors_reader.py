@@ -29,7 +29,7 @@ _DTYPES = {
 def read_safetensors(path: str | Path) -> dict[str, np.ndarray]:
     """Name -> array, mapped from the file.
 
-    The library is not used: it takes the last of two entries of one name and has no bfloat16 in NumPy. Raises
+    The library is not used: it keeps the last of two entries with one name and has no bfloat16 in NumPy. Raises
     ValueError, naming the file, for a header that is too large, is not JSON or names a tensor twice, and for tensors
     that overlap, leave the file, or have other sizes than their shapes.
     """
@@ -39,7 +39,7 @@ def read_safetensors(path: str | Path) -> dict[str, np.ndarray]:
         with path.open("rb") as file:
             header_size = int.from_bytes(file.read(8), "little")
             if size < 8 or header_size > min(size - 8, _LARGEST_HEADER):
-                raise ValueError(f"its header claims {header_size:,} bytes of a file of {size:,}")
+                raise ValueError(f"its header claims {header_size:,} bytes in a file of {size:,}")
             header = json.loads(file.read(header_size).decode(), object_pairs_hook=_unique)
         if not isinstance(header, dict):
             raise ValueError("its header is not a JSON object")
@@ -79,7 +79,7 @@ def _entry_layout(name: str, entry: Any) -> tuple[np.dtype, tuple[int, ...], int
 
 
 def _check_layout(layout: dict[str, tuple[np.dtype, tuple[int, ...], int, int]], size: int) -> None:
-    """The tensors lie one after the other and fill the file: no hole, no overlap."""
+    """Check that the tensors are contiguous and fill the file, without holes or overlaps."""
     end = 0
     for name, (_, _, first, last) in sorted(layout.items(), key=lambda item: item[1][2:]):
         if first != end:

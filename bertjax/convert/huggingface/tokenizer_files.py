@@ -49,20 +49,20 @@ def with_template(tokenizer: Tokenizer, template: Template) -> tokenizers.Tokeni
 def _tokenizer_config(tokenizer: Tokenizer, max_length: int, template: Template) -> dict[str, Any]:
     """`tokenizer_config.json`: what AutoTokenizer needs in addition to `tokenizer.json`.
 
-    The class is the one that takes everything from `tokenizer.json`. The classes of the models rebuild the tokenizer
-    from the vocabulary, by rules of their own.
+    The class takes everything from `tokenizer.json`. The classes of single models rebuild the tokenizer from the
+    vocabulary by their own rules.
     """
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "do_lower_case": tokenizer.rules.lowercase,
         "strip_accents": tokenizer.rules.strip_accents,
         "model_input_names": ["input_ids", *["token_type_ids"] * template.token_types, "attention_mask"],
-        # Positions beyond it exist in the table but have seen no text.
+        # Later positions exist in the table but were not trained.
         "model_max_length": max_length,
         **tokenizer.role_tokens,
     }
 
 
 def read_tokenizer(folder: Path, family: str) -> Tokenizer:
-    """The tokenizer of a folder, by transformers' rules. Raises ValueError as `read_folder` does."""
+    """Read the tokenizer of a folder by transformers' rules. Raises ValueError as `read_folder` does."""
     return huggingface.read_folder(folder, get_family(family).transformers.model_type)

@@ -21,7 +21,7 @@ import numpy as np
 
 _LARGEST_PICKLE = 1 << 20  # bytes; BERT-Large's is 60 kB
 _MOST_DIMS = 16
-_MOST_ARGUMENTS = 8  # of a call or of a reference to a storage; torch.save gives 7 or fewer
+_MOST_ARGUMENTS = 8  # of a call or a storage reference; torch.save writes at most 7
 _SHARED = 4  # tensors may share storages, as tied weights do, up to this many times the file
 _LEGACY_MAGIC, _LEGACY_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 _DTYPES = {
@@ -108,7 +108,7 @@ class _Unpickler(pickle._Unpickler):
         return storage
 
     def _set_items(self) -> None:
-        """Set items of a dict. Keys must be strings: the hash of nested tuples can take for ever."""
+        """Set items of a dict. Keys must be strings: the hash of nested tuples can take forever."""
         values = self.pop_mark()
         target = _expect(self.stack[-1], dict)
         for key, value in zip(values[::2], values[1::2], strict=True):
@@ -119,10 +119,10 @@ class _Unpickler(pickle._Unpickler):
         _expect(self.stack[-1], dict)[_expect(key, str)] = value
 
     def _call(self) -> None:
-        """Call one of `_FUNCTIONS`, with few arguments: copying many of them again and again can take for ever."""
+        """Call one of `_FUNCTIONS`, with few arguments: copying many of them again and again can take forever."""
         arguments, function = _expect(self.stack.pop(), tuple), self.stack.pop()
         if function not in _FUNCTIONS.values() or len(arguments) > _MOST_ARGUMENTS:
-            raise ValueError("its pickle calls something as no dict of tensors does")
+            raise ValueError("its pickle makes a call that a dict of tensors does not need")
         self.append(function(*arguments))
 
     def _ignore_state(self) -> None:
@@ -144,7 +144,7 @@ class _Unpickler(pickle._Unpickler):
 def _view(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> _View:
     view = _View(_expect(storage, _Storage), _sizes((offset,))[0], _sizes(shape), _sizes(strides))
     if len(view.shape) != len(view.strides):
-        raise ValueError("a tensor has another number of strides than of dims")
+        raise ValueError("a tensor has different numbers of strides and dims")
     return view
 
 
@@ -155,7 +155,7 @@ def _empty_dict(*arguments: Any) -> dict:
     return {}
 
 
-# Stands for: what is called here in its place.
+# Function that the pickle names -> function called in its place.
 _FUNCTIONS: dict[tuple[str, str], Callable[..., Any]] = {
     ("collections", "OrderedDict"): _empty_dict,
     ("torch._utils", "_rebuild_tensor_v2"): _view,
@@ -199,7 +199,7 @@ def read_torch_tensors(path: str | Path) -> dict[str, np.ndarray]:
 
 
 def _array(name: str, view: _View, flat: np.ndarray) -> np.ndarray:
-    """The elements of a tensor, after checking that they lie in what was really read."""
+    """The elements of a tensor, after checking that they lie within the bytes read."""
     last = view.offset + sum((size - 1) * stride for size, stride in zip(view.shape, view.strides, strict=True))
     elements = math.prod(view.shape)
     if flat.size != view.storage.size or elements > flat.size or (elements and last >= flat.size):
@@ -217,7 +217,7 @@ def _read_zip(file: BinaryIO) -> tuple[dict[str, _View], Callable[[_Storage], by
         raise ValueError("its parts are compressed, which torch.save never does")
     pickles = [name for name in archive.namelist() if name.count("/") == 1 and name.endswith("/data.pkl")]
     if len(pickles) != 1:
-        raise ValueError("a zip archive, but not one of torch.save: it has no data.pkl")
+        raise ValueError("a zip archive that torch.save did not write: it has no data.pkl")
     (name,) = pickles
     if archive.getinfo(name).file_size > _LARGEST_PICKLE:
         raise ValueError(f"its data.pkl has {archive.getinfo(name).file_size:,} bytes; a BERT's is far smaller")
@@ -229,7 +229,9 @@ def _read_zip(file: BinaryIO) -> tuple[dict[str, _View], Callable[[_Storage], by
     def read(storage: _Storage) -> bytes:
         info = archive.getinfo(f"{folder}data/{storage.key}")
         if info.file_size != storage.size * storage.dtype.itemsize:
-            raise ValueError(f"storage {storage.key[:80]} has {info.file_size:,} bytes, its tensors say otherwise")
+            raise ValueError(
+                f"storage {storage.key[:80]} has {info.file_size:,} bytes, which does not match its tensors"
+            )
         return archive.read(info)  # checks the CRC
 
     return _state_dict(_Unpickler(io.BytesIO(archive.read(name))).load()), read
@@ -254,7 +256,7 @@ def _read_legacy(file: BinaryIO) -> tuple[dict[str, _View], Callable[[_Storage],
     for key in keys:
         storage = unpickler.storages[_expect(key, str)]
         if int.from_bytes(file.read(8), "little") != storage.size:
-            raise ValueError("its storages are not those of its tensors")
+            raise ValueError("its storages do not match its tensors")
         contents[key] = file.read(storage.size * storage.dtype.itemsize)
     return views, lambda storage: contents[storage.key]
 

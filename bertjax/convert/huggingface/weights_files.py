@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -23,7 +23,7 @@ WEIGHTS_FILES = tuple(name for file in _READERS for name in (file, file + _INDEX
 def read_weights(folder: Path) -> dict[str, np.ndarray]:
     """Name -> array of every tensor of a folder.
 
-    Raises ValueError naming the file that is missing, damaged, or other than the index describes.
+    Raises ValueError naming the file that is missing, is damaged, or does not match the index.
     """
     for name, read in _READERS.items():
         if (folder / name).is_file():
@@ -43,7 +43,7 @@ def is_index(file: str) -> bool:
 
 
 def shard_files(index: Path) -> list[str]:
-    """The files that an index of weights names, relative to its folder.
+    """List the files that an index of weights names, relative to its folder.
 
     Raises ValueError for an index without a weight_map of names, and for a file outside the folder.
     """
@@ -70,10 +70,10 @@ def _read_shards(index: Path, read: Callable[[Path], dict[str, np.ndarray]]) -> 
         if not path.is_file():
             raise ValueError(f"weights {path}: this shard is missing, and {index.name} names it; get it too")
         content = _read_file(path, read)
-        if absent := _first(name for name, of in shards.items() if of == file and name not in content):
-            raise ValueError(f"weights {path}: it lacks the tensor {absent[:80]}, which {index.name} says is in it")
-        if twice := _first(name for name in content if name in tensors):
-            raise ValueError(f"weights {path}: it has the tensor {twice[:80]}, which another shard has too")
+        if missing := [name for name, shard in shards.items() if shard == file and name not in content]:
+            raise ValueError(f"weights {path}: it lacks the tensor {min(missing)[:80]}, which {index.name} lists there")
+        if duplicates := content.keys() & tensors.keys():
+            raise ValueError(f"weights {path}: it has the tensor {min(duplicates)[:80]}, which another shard has too")
         tensors |= content
     return tensors
 
@@ -81,7 +81,3 @@ def _read_shards(index: Path, read: Callable[[Path], dict[str, np.ndarray]]) -> 
 def _read_file(path: Path, read: Callable[[Path], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     require_content(path)
     return read(path)
-
-
-def _first(names: Iterable[str]) -> str | None:
-    return next(iter(sorted(names)), None)

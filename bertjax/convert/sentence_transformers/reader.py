@@ -1,7 +1,7 @@
 """Read how a sentence-transformers folder makes vectors of texts: pooling, normalization, row length, prompt.
 
 `modules.json` lists the steps from text to vector. Unsupported steps are refused by name: vectors that silently differ
-from those of the folder's authors are worse than none.
+from the authors' are worse than none.
 """
 
 from __future__ import annotations
@@ -81,24 +81,23 @@ class _Library(TypedDict):
 
 
 def vector_options(model: TrainedModel, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of an encoder: `overrides`, and for the others those of the model's sentence-transformers folder.
+    """Options of an encoder: the settings of the model's sentence-transformers folder, if any, updated by `overrides`.
 
-    A model from elsewhere has only the overrides. Raises ValueError naming a step of the folder that is
-    unsupported, unless a pooling is given.
+    Raises ValueError naming a step of the folder that is unsupported, unless a pooling is given.
     """
     return with_overrides(read_text_vectors(model, "pooling" not in overrides), overrides)
 
 
 def with_overrides(settings: TextVectors | None, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a folder as options of an encoder, replaced by the options that are given."""
+    """Convert a folder's settings to options of an encoder, updated by `overrides`."""
     options = {} if settings is None else settings._asdict()
     if overrides.get("pooling") == "none" and options:
-        options["normalize"] = False  # Normalize is a step for the vector of a text
+        options["normalize"] = False  # the step Normalize applies to vectors of texts
     return options | dict(overrides)
 
 
 def read_text_vectors(model: TrainedModel, own_pooling: bool = True) -> TextVectors | None:
-    """The settings of a sentence-transformers folder; None for any other folder.
+    """Read the settings of a sentence-transformers folder; None for any other folder.
 
     Without `own_pooling` the folder's pooling and dense layers are left out, and the pooling is the mean. Raises
     ValueError naming the file and the setting that is unsupported.
@@ -108,7 +107,7 @@ def read_text_vectors(model: TrainedModel, own_pooling: bool = True) -> TextVect
         return None
     file = root / MODULES_FILE
     steps = [(step["type"].rpartition(".")[2], step["path"]) for step in _steps(file)]
-    steps = [(kind, path) for kind, path in steps if kind != "Dropout"]  # which acts only in training
+    steps = [(kind, path) for kind, path in steps if kind != "Dropout"]  # acts only in training
     if not _STEPS.fullmatch(" ".join(kind for kind, _ in steps)):
         raise ValueError(
             f"{file}: the steps {', '.join(kind for kind, _ in steps)} are unsupported (supported: Transformer, "
@@ -123,7 +122,9 @@ def read_text_vectors(model: TrainedModel, own_pooling: bool = True) -> TextVect
     encoder = root / encoder_path
     settings = _transformer_settings(encoder)
     if (task := settings.get("transformer_task", _TASK)) != _TASK:
-        raise ValueError(f"{encoder}: transformer_task={task!r} is unsupported; it is not the encoder that is pooled")
+        raise ValueError(
+            f"{encoder}: transformer_task={task!r} is unsupported (supported: {_TASK}); use sentence-transformers"
+        )
     if settings.get("do_lower_case") and not model.tokenizer.rules.lowercase:
         raise ValueError(
             f"{encoder}: do_lower_case=true is unsupported with a cased tokenizer; use sentence-transformers"
@@ -133,7 +134,7 @@ def read_text_vectors(model: TrainedModel, own_pooling: bool = True) -> TextVect
 
 
 def _root(folder: AnyPath) -> Path | None:
-    """The folder with `modules.json`: the model's own, or the one above it; None if there is none."""
+    """Find the folder with `modules.json`: the model's own or its parent; None if there is none."""
     if not isinstance(folder, Path):
         return None
     if (folder / MODULES_FILE).is_file():
@@ -145,7 +146,7 @@ def _root(folder: AnyPath) -> Path | None:
 
 
 def _steps(path: Path) -> list[_Module]:
-    """The steps of a `modules.json`. Raises ValueError if there is none, or a path leaves the folder."""
+    """Read the steps of a `modules.json`. Raises ValueError if there is none, or a path leaves the folder."""
     steps: list[_Module] = read_json(path, list[_Module])
     if not steps:
         raise ValueError(f"{path}: it lists no steps; download the folder again")
@@ -156,7 +157,7 @@ def _steps(path: Path) -> list[_Module]:
 
 
 def _pooling(folder: Path) -> Pooling:
-    """The pooling of a Pooling module. Raises ValueError for an unsupported one, and for several at once."""
+    """Read the pooling of a Pooling module. Raises ValueError for an unsupported one, and for several at once."""
     path = folder / "config.json"
     config: dict[str, Any] = read_json(path, _Pooling)
     if config.get("include_prompt") is False:
@@ -174,7 +175,7 @@ def _pooling(folder: Path) -> Pooling:
 
 
 def _pooler(model: TrainedModel, pooling: Pooling, folders: list[Path]) -> Pooling:
-    """The pooling `pooler`, which is [CLS] through a dense layer. Raises ValueError for any other dense layer."""
+    """Return the pooling `pooler`, [CLS] through a dense layer. Raises ValueError for any other dense layer."""
     path = folders[0] / "config.json"
     config: dict[str, Any] = read_json(path, _Dense)
     as_pooler = (
@@ -216,7 +217,7 @@ def _max_length(folder: Path, transformer: Mapping[str, Any], longest: int) -> i
 
 
 def _prompt(folder: Path) -> str:
-    """The text that is put before every text unless the user names another."""
+    """Read the default prompt, which is put before every text."""
     path = folder / _LIBRARY_FILE
     config: dict[str, Any] = read_json(path, _Library) if path.is_file() else {}
     name = config.get("default_prompt_name")

@@ -1,10 +1,10 @@
-"""sentence-transformers: a folder with the encoder, and how its vectors are pooled.
+"""sentence-transformers: a folder with the encoder and the pooling of its vectors.
 
     config.json, model.safetensors, tokenizer files   the encoder, as transformers' BertModel
     modules.json                                      the steps from text to vector, in order
-    1_Pooling/, 2_Dense/, N_Normalize/                those after the encoder; the dense one is BERT's pooler
+    1_Pooling/, 2_Dense/, N_Normalize/                the steps after the encoder; Dense is BERT's pooler
 
-The names are those that every version of sentence-transformers reads. The library itself is not needed.
+Every version of sentence-transformers reads these names. The export does not need the library.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _FILES = (
     CARD_FILE,
     *TOKENIZER_FILES,
 )
-# Ours on the left; the pooler is a dense layer with tanh on [CLS].
+# Our pooling -> theirs; the pooler is a dense layer with tanh on [CLS].
 _MODES = {"mean": "mean", "cls": "cls", "max": "max", "pooler": "cls"}
 _MODE_KEYS = {
     "cls": "pooling_mode_cls_token",
@@ -80,8 +80,8 @@ model = SentenceTransformer("path/to/this/folder")
 vectors = model.encode(["a text", "another one"])
 ```
 
-A vector has {width} numbers: pooling {pooling}{scaled}. bertjax computes the same by `bertjax embed hf:FOLDER texts.txt
---output vectors.npy --pooling {pooling}{option}`."""
+A vector has {width} numbers: pooling {pooling}{scaled}. bertjax computes the same with `bertjax embed hf:FOLDER
+texts.txt --output vectors.npy --pooling {pooling}{option}`."""
 
 
 def export_sentence_transformers(
@@ -119,7 +119,7 @@ def encoder_tensors(model: TrainedModel) -> dict[str, np.ndarray]:
 
 
 def encoder_config(model: TrainedModel) -> dict[str, Any]:
-    """`config.json` of a BertModel."""
+    """Write `config.json` for the encoder's own class."""
     encoder = bare_encoder(model.config.model)
     return {"architectures": [architecture(encoder)]} | to_config_json(encoder, model.tokenizer.special)
 
@@ -172,9 +172,9 @@ def _modules(pooling: Pooling, normalize: bool) -> list[dict[str, Any]]:
 def compare_with_sentence_transformers(
     model: TrainedModel, directory: str | Path, pooling: Pooling, normalize: bool
 ) -> Difference | None:
-    """Compare our float32 vectors with those of a folder's model; None without torch and transformers.
+    """Compare our float32 vectors with transformers' for a folder; None without torch, transformers.
 
-    transformers' forward is pooled as the folder's own files say, which is what sentence-transformers does. Raises
+    transformers' hidden states are pooled by the folder's own files, as sentence-transformers does. Raises
     RuntimeError if token ids or vectors differ.
     """
     if any(importlib.util.find_spec(package) is None for package in ("torch", "transformers")):
@@ -188,15 +188,15 @@ def compare_with_sentence_transformers(
         our_ids = [model.tokenizer.cls_id, *ids.tolist()[: model.max_length - 2], model.tokenizer.sep_id]
         if row[: len(our_ids)] != our_ids:
             raise RuntimeError(f"{directory}: its tokenizer encodes a text as {row}, ours as {our_ids}")
-    theirs = _by_the_modules(Path(directory), AutoModel.from_pretrained(directory).float().eval(), inputs)
+    theirs = _run_modules(Path(directory), AutoModel.from_pretrained(directory).float().eval(), inputs)
     # A family without token types has no such input.
     batch = {name: inputs[name].numpy() if name in inputs else np.zeros_like(inputs["input_ids"]) for name in INPUTS}
     ours = our_vectors(model, batch, Vectors(pooling, normalize))
     return within_limit(ours, {VECTORS: theirs}, batch["attention_mask"] == 1, f"{directory}: transformers")
 
 
-def _by_the_modules(folder: Path, network: Any, inputs: Any) -> np.ndarray:
-    """Vectors by transformers' network and torch, by the modules of `modules.json`."""
+def _run_modules(folder: Path, network: Any, inputs: Any) -> np.ndarray:
+    """Compute vectors with transformers' network and the steps of `modules.json`, in torch."""
     import torch  # pyright: ignore[reportMissingImports]
     from safetensors.torch import load_file
 
@@ -209,9 +209,9 @@ def _by_the_modules(folder: Path, network: Any, inputs: Any) -> np.ndarray:
             if kind == "Pooling":
                 settings = json.loads((module_folder / "config.json").read_text())
                 means = (hidden * real).sum(1) / real.sum(1)
-                of = {"cls_token": hidden[:, 0], "mean_tokens": means}
-                of["max_tokens"] = hidden.masked_fill(~real, -torch.inf).amax(1)
-                x = torch.cat([vector for mode, vector in of.items() if settings[f"pooling_mode_{mode}"]], dim=1)
+                poolings = {"cls_token": hidden[:, 0], "mean_tokens": means}
+                poolings["max_tokens"] = hidden.masked_fill(~real, -torch.inf).amax(1)
+                x = torch.cat([vector for mode, vector in poolings.items() if settings[f"pooling_mode_{mode}"]], dim=1)
             elif kind == "Dense":
                 linear = load_file(module_folder / "model.safetensors")
                 x = torch.tanh(torch.nn.functional.linear(x, linear["linear.weight"], linear["linear.bias"]))

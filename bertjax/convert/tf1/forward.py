@@ -1,7 +1,7 @@
 """google-research/bert in NumPy: modeling.py and the heads of run_pretraining.py.
 
 Written from the names in the checkpoint and independently of the model, so that a comparison proves the name and the
-orientation of each tensor. The reference computes in float64.
+orientation of each tensor. It computes in float64.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _UNSEEN = -10_000.0
 
 
 class TensorflowBert:
-    """The network over arrays by their names in the checkpoint."""
+    """The network over a checkpoint's arrays by name."""
 
     def __init__(self, arrays: Mapping[str, np.ndarray], config: ModelConfig) -> None:
         self._arrays, self._config = arrays, config
@@ -25,8 +25,8 @@ class TensorflowBert:
     def __call__(self, ids: np.ndarray, types: np.ndarray, mask: np.ndarray) -> dict[str, np.ndarray]:
         """The outputs for int arrays [B, L], by the part of the checkpoint that makes them.
 
-        `bert` is hidden states [B, L, D]; `cls/predictions`, logits [B, L, V], and `cls/seq_relationship`, logits
-        [B, 2], are there if the checkpoint has these heads.
+        `bert` has hidden states [B, L, D]; `cls/predictions` has logits [B, L, V] and `cls/seq_relationship` logits
+        [B, 2], if the checkpoint has these heads.
         """
         x = self._get("bert/embeddings/word_embeddings")[ids]
         x = x + self._get("bert/embeddings/token_type_embeddings")[types]

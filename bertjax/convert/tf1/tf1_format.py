@@ -37,9 +37,9 @@ from bertjax.tokenization.wordpiece import WordPiece
 
 CONFIG_FILE, VOCABULARY_FILE, PREFIX = "bert_config.json", "vocab.txt", "bert_model.ckpt"
 STEP = "global_step"
-_HEADS = ("classifier/", "qa_outputs/")  # of tasks, which `_config` refuses
-_OF_BERT = ("bert/", "cls/")
-_OF_PRETRAINING = ("bert/", "cls/predictions/", "cls/seq_relationship/")  # cls/squad/ is a head of a task
+_TASK_HEADS = ("classifier/", "qa_outputs/")  # refused by `_config`
+_BERT = ("bert/", "cls/")
+_PRETRAINING = ("bert/", "cls/predictions/", "cls/seq_relationship/")  # cls/squad/ is a head of a task
 _SPECIAL = ("[", "<")  # special tokens are upper-case in uncased vocabularies too: [CLS], and <S> in the Chinese one
 _LAYER_NORM_EPS = 1e-12  # a constant of modeling.py
 
@@ -78,11 +78,11 @@ def read_tensorflow(directory: str | Path, lowercase: bool | None = None) -> For
     arrays = read_arrays(folder)
     tensors = from_tensorflow(arrays, their_shapes(config))
     our_names = {tensorflow_name(name) for name in tensors}
-    # Slots of any optimizer (adam_m, BERTAdam, lamb_m) stand below the name of their variable.
+    # Slots of any optimizer (adam_m, BERTAdam, lamb_m) have names below their variable's name.
     others = {name for name in arrays if name not in our_names and name.rpartition("/")[0] not in arrays}
-    if beyond := [name for name in others if name.startswith(_OF_PRETRAINING)]:
+    if beyond := [name for name in others if name.startswith(_PRETRAINING)]:
         raise ValueError(f"tf1:{folder}: {min(beyond)} does not belong to the model that {CONFIG_FILE} describes")
-    notes = [f"text is {'lower-cased' if lowercase else 'kept in its case'}, {reason}"]
+    notes = [f"text is {'lower-cased' if lowercase else 'cased'}, {reason}"]
     if others := sorted(others - {STEP}):
         notes.append(f"left out, since BERT's pretraining has no such array: {', '.join(others)}")
     return foreign_model(f"tf1:{folder}", config, tokenizer, tensors, notes)
@@ -94,7 +94,7 @@ def suggests_lowercase(vocabulary: WordPiece) -> bool:
 
 
 def source_vocabulary(source: str, folder: Path) -> dict[str, Any]:
-    """Fields of DataConfig for the vocabulary of a folder, with the case that the vocabulary suggests."""
+    """DataConfig fields for the vocabulary of a folder, with the case that the vocabulary suggests."""
     path = folder / VOCABULARY_FILE
     lowercase = suggests_lowercase(WordPiece.load(path, TextRules(True, True)))
     return {"vocab": str(path), "lowercase": lowercase, "strip_accents": lowercase}
@@ -117,8 +117,8 @@ def export_tensorflow(model: TrainedModel, directory: str | AnyPath, prove: Prov
     _require_bert(model)
     if not model.tokenizer.splits_like_bert:
         raise ValueError(
-            f"the vocabulary is {model.tokenizer.kind_name} in {model.tokenizer.main_file}: google-research/bert reads "
-            f"WordPiece's {VOCABULARY_FILE} alone; export to huggingface"
+            f"the vocabulary is {model.tokenizer.kind_name} in {model.tokenizer.main_file}: google-research/bert "
+            f"reads only WordPiece's {VOCABULARY_FILE}; export to huggingface"
         )
     rules = model.tokenizer.rules
     if rules.lowercase != rules.strip_accents:
@@ -149,10 +149,10 @@ def _require_bert(model: TrainedModel) -> None:
     try:
         names = set(map(tensorflow_name, their_shapes(model.config.model)))
     except ValueError as error:
-        raise ValueError(f"{error}; neither has google-research/bert") from None
+        raise ValueError(f"{error}; google-research/bert has none either") from None
     # Another family's head may share the name of one of BERT's but not its meaning.
     heads = [head for head in get_family(model.config.model.family).heads if head not in BERT.heads]
-    foreign = [name for name in sorted(names) if not name.startswith((*_OF_BERT, *_HEADS))] or heads
+    foreign = [name for name in sorted(names) if not name.startswith((*_BERT, *_TASK_HEADS))] or heads
     if model.config.model.attention_block:
         raise ValueError(
             f"model.family={model.config.model.family!r}: google-research/bert has no blocks "
@@ -184,14 +184,14 @@ def _config(model: TrainedModel) -> dict[str, Any]:
         raise ValueError("model.causal=True: google-research/bert's attention sees both sides; export to huggingface")
     if model.config.model.layer_norm_eps != _LAYER_NORM_EPS:
         raise ValueError(
-            f"model.layer_norm_eps={model.config.model.layer_norm_eps}: google-research/bert computes with "
-            f"{_LAYER_NORM_EPS} alone; export to huggingface"
+            f"model.layer_norm_eps={model.config.model.layer_norm_eps}: google-research/bert computes only with "
+            f"{_LAYER_NORM_EPS}; export to huggingface"
         )
     return {k: v for k, v in config.items() if k not in keys} | {"hidden_act": names[model.config.model.hidden_act]}
 
 
 def _config_and_vocabulary(folder: Path) -> tuple[ModelConfig, WordPiece]:
-    """The network, and the tokens under text rules that are not known yet."""
+    """Read the config and the tokens; the text rules are not known yet."""
     config = from_config_json(read_object(folder / CONFIG_FILE), folder / CONFIG_FILE, ACTIVATIONS)
     vocabulary = folder / VOCABULARY_FILE
     if not vocabulary.is_file():
@@ -201,7 +201,7 @@ def _config_and_vocabulary(folder: Path) -> tuple[ModelConfig, WordPiece]:
 
 
 def _prefix(folder: Path) -> Path:
-    """The one checkpoint of a folder, the newest step if they are numbered."""
+    """Find the one checkpoint of a folder, or the newest of several with step numbers."""
     prefixes = [path.with_suffix("") for path in folder.glob("*.ckpt*.index")]
     if not prefixes:
         raise ValueError(f"tf1:{folder}: no checkpoint there (bert_model.ckpt.index)")
@@ -254,7 +254,7 @@ def compare_with_tensorflow(
 
 
 def tensorflow_name(name: str) -> str:
-    """TensorFlow's name for a tensor of Hugging Face."""
+    """Convert a tensor's name from Hugging Face to TensorFlow."""
     for pattern, replacement in _PARTS:
         name = re.sub(pattern, replacement, name)
     name = name.replace(".", "/")
@@ -264,12 +264,12 @@ def tensorflow_name(name: str) -> str:
 
 
 def to_tensorflow(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Hugging Face's tensors under TensorFlow's names; a kernel is [inputs, outputs] there."""
+    """Rename Hugging Face's tensors as TensorFlow does; a kernel is [inputs, outputs] there."""
     return {tensorflow_name(name): _transposed(tensorflow_name(name), array) for name, array in tensors.items()}
 
 
 def from_tensorflow(arrays: Mapping[str, np.ndarray], names: Iterable[str]) -> dict[str, np.ndarray]:
-    """TensorFlow's arrays under Hugging Face's names, for those of `names` that exist."""
+    """Rename TensorFlow's arrays as Hugging Face does, for those of `names` that exist."""
     theirs = {name: tensorflow_name(name) for name in names}
     return {ours: _transposed(name, arrays[name]) for ours, name in theirs.items() if name in arrays}
 
