@@ -33,7 +33,7 @@ from page_files import (
 )
 from test_hf import data_set, hub, parquet  # noqa: F401
 from test_readme import ABBREVIATED, COMMANDS, PARSERS, recipe_of
-from test_tpu import NO_COMPILER, plan_of
+from test_tpu import NO_COMPILER, run_plan
 from test_use_it import DETAILS, README, commands, write_collection
 
 from bertjax.__main__ import load_verb, main
@@ -387,7 +387,7 @@ def test_documented_commands_run_in_a_bucket(folder: Path, s3: str, capsys: pyte
 @pytest.mark.parametrize("command", [line for line in COMMANDS if " plan " in line and BY_THEMSELVES.match(line)])
 def test_documented_plans_are_made(command: str) -> None:
     _, *words = in_small(command.removeprefix("bertjax "))
-    ended = plan_of(*words)
+    ended = run_plan(*words)
     assert ended.returncode == 0 and "A step at best" in ended.stdout, ended.stderr
 
 
