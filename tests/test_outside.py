@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from hub_stand_in import TEAM, TOKEN, Hub, Repository
-from several_processes import surroundings
+from several_processes import child_environment
 from small_corpus import generated_text
 from test_plugins import FILES
 from test_wheel import built, copied
@@ -66,7 +66,10 @@ def test_script_with_the_wheel_goes_from_hub_to_hub(hub: Hub, tmp_path: Path) ->
     card = {"configs": [{"config_name": "small", "data_files": [{"split": "train", "path": "s/*.jsonl"}]}]}
     hub.repositories["datasets/team/texts"] = texts = Repository(card=card)
     texts.commit({"s/a.jsonl": rows.encode()})
-    environment = surroundings(devices=1) | {"PYTHONPATH": str(installed), "XDG_STATE_HOME": str(tmp_path / "state")}
+    environment = child_environment(devices=1) | {
+        "PYTHONPATH": str(installed),
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+    }
     environment |= {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_TOKEN": TOKEN}
     environment |= {"HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
     ended = subprocess.run(

@@ -25,7 +25,7 @@ import crash_points
 from generated_corpus import write_corpus
 from outcomes import Share, Table, require_known
 from random_kills import FEW_STEPS, prepare_command, store_digests
-from several_processes import Group, as_keys, free_port, surroundings
+from several_processes import Group, as_keys, child_environment, free_port
 from tiny_runs import checkpoints, command, digests, finish, write_recipe
 
 from bertjax.cli.advice import ADVICE
@@ -98,7 +98,7 @@ class Runs:
     def alone(self, run_dir: Path, **environment: str) -> subprocess.Popen[bytes]:
         """Start a run in a new interpreter, with the library that makes calls fail."""
         run_dir.parent.mkdir(parents=True, exist_ok=True)
-        variables = os.environ | surroundings(devices=1) | {"LD_PRELOAD": str(self.library)} | environment
+        variables = os.environ | child_environment(devices=1) | {"LD_PRELOAD": str(self.library)} | environment
         with run_dir.with_suffix(".log").open("ab") as log:
             return subprocess.Popen(self.command(run_dir), stdout=log, stderr=log, env=variables)
 
@@ -239,7 +239,7 @@ def dropped_packets(runs: Runs) -> str:
         for number, log in enumerate(logs):
             words = runs.command(run_dir, *as_keys(number, 2, f"10.77.0.1:{port}"))
             with log.open("wb") as output:
-                variables = os.environ | surroundings(devices=1)
+                variables = os.environ | child_environment(devices=1)
                 processes.append(
                     subprocess.Popen([*enter(number), *words], stdout=output, stderr=output, env=variables)
                 )

@@ -24,7 +24,7 @@ from crash_subjects import folder_digest
 from exported_models import trained_model
 from generated_corpus import write_corpus
 from outcomes import Share, Table, require_known
-from several_processes import surroundings, zygote
+from several_processes import child_environment, zygote
 from small_tasks import write_classes
 from tiny_runs import checkpoints, command, digests, write_recipe
 
@@ -232,7 +232,7 @@ class Process:
 
     def __init__(self, scenario: Scenario, trial: Path, log: Path) -> None:
         words = scenario.words(trial)  # first, because it may start the object storage and set os.environ
-        environment = surroundings(devices=1) | dict(scenario.environment)
+        environment = child_environment(devices=1) | dict(scenario.environment)
         if scenario.compiles:
             environment["JAX_COMPILATION_CACHE_DIR"] = str(trial / "compiled")
         self._fresh: subprocess.Popen[bytes] | None = None

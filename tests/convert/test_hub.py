@@ -13,7 +13,7 @@ import pytest
 import safetensors.numpy
 from exported_models import trained_model
 from hub_stand_in import TEAM, TOKEN, Hub
-from several_processes import free_port, surroundings, zygote
+from several_processes import child_environment, free_port, zygote
 
 import bertjax
 from bertjax.convert.huggingface.exporter import export_huggingface
@@ -83,7 +83,7 @@ def do(hub: Hub, tmp_path: Path) -> Do:
         what = [str(tmp_path / f"{words[0]}.py")] if words[0] in SCRIPTS else ["-m", "bertjax", str(words[0])]
         command = [sys.executable, *what]
         log = tmp_path / "log"
-        number = zygote().start([*command, *map(str, words[1:])], log, surroundings(devices=1) | given, tmp_path)
+        number = zygote().start([*command, *map(str, words[1:])], log, child_environment(devices=1) | given, tmp_path)
         code = zygote().wait(number, 300)
         return -1 if code is None else code, log.read_text()
 

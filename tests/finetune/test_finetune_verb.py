@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from several_processes import Group, as_words, surroundings
+from several_processes import Group, as_words, child_environment
 from small_tasks import sentences, small_start, write_classes, write_questions
 from tiny_runs import digests, finish, stop_held
 
@@ -69,7 +69,7 @@ def test_steps_reuse_pages_of_earlier_steps(tmp_path: Path) -> None:
     data = write_classes(tmp_path / "data", train=512, dev=16)
     command = finetune_arguments(wide, data, tmp_path / "run", "--epochs", "1", "--batch-size", "64")
     script = Path(__file__).parent / "page_faults.py"
-    environment = os.environ | surroundings(devices=1)
+    environment = os.environ | child_environment(devices=1)
     ended = subprocess.run(
         [sys.executable, str(script), *command], capture_output=True, text=True, env=environment, timeout=600
     )

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from several_processes import surroundings
+from several_processes import child_environment
 
 import bertjax
 
@@ -73,7 +73,7 @@ def test_notebook_runs_in_a_kernel(tmp_path, monkeypatch):
     nbclient = pytest.importorskip("nbclient", reason="needs nbclient: pip install 'bertjax[test]'")
     pytest.importorskip("ipykernel", reason="needs ipykernel: pip install 'bertjax[test]'")
     pytest.importorskip("ipywidgets", reason="needs ipywidgets, for bars: pip install 'bertjax[test]'")
-    for name, value in surroundings(devices=1).items():
+    for name, value in child_environment(devices=1).items():
         monkeypatch.setenv(name, value)
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     client = nbclient.NotebookClient(notebook, timeout=None, resources={"metadata": {"path": str(tmp_path)}})

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import jax
 import pytest
-from several_processes import surroundings
+from several_processes import child_environment
 
 from bertjax.config import ExecutionConfig
 from bertjax.config.recipes import load_recipe
@@ -43,7 +43,7 @@ def config():
 def test_planned_memory_is_the_growth_of_the_peak(tmp_path: Path) -> None:
     recipe = tmp_path / "measured.py"
     recipe.write_text(RECIPE)
-    environment = os.environ | surroundings(devices=1)
+    environment = os.environ | child_environment(devices=1)
     script = Path(__file__).parent / "run_beside_plan.py"
     ended = subprocess.run(
         [sys.executable, str(script), str(recipe), STEPS], capture_output=True, text=True, env=environment, timeout=600

@@ -98,7 +98,7 @@ def zygote() -> Zygote:
     return Zygote()
 
 
-def surroundings(devices: int) -> dict[str, str]:
+def child_environment(devices: int) -> dict[str, str]:
     """Environment variables for a process: those set by tests, fake devices, and a line for each log entry."""
     flags = re.sub(r"device_count=\d+", f"device_count={devices}", os.environ["XLA_FLAGS"])
     names = ("JAX_", "TF_", "OMP_", "AWS_")
@@ -121,7 +121,7 @@ class Group:
         folders: Sequence[Path] | None = None,
     ) -> None:
         """Start `count` processes, or only `numbers` of them, with `devices` fake devices each, in `folders`."""
-        environment = surroundings(devices)
+        environment = child_environment(devices)
         self.coordinator = f"127.0.0.1:{free_port()}"
         address = address or as_keys
         self._zygote, self._paths, self.processes = zygote(), [], []

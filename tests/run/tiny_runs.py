@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from several_processes import surroundings, zygote
+from several_processes import child_environment, zygote
 
 import bertjax
 from bertjax.config import Config
@@ -68,7 +68,7 @@ class Run:
 
     def __init__(self, arguments: list[str], log: Path, devices: int = 1) -> None:
         log.touch()
-        self._number = zygote().start(arguments, log, surroundings(devices), Path.cwd(), append=True)
+        self._number = zygote().start(arguments, log, child_environment(devices), Path.cwd(), append=True)
 
     def poll(self) -> int | None:
         return zygote().codes.get(self._number)

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from several_processes import surroundings
+from several_processes import child_environment
 
 from bertjax.runtime import host_memory
 
@@ -44,7 +44,7 @@ print(size // resource.getpagesize(), *counts)
 @pytest.mark.run
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs a C library that can keep freed memory")
 def test_programs_reuse_the_pages_of_the_last_call() -> None:
-    environment = os.environ | surroundings(devices=1)
+    environment = os.environ | child_environment(devices=1)
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=environment, timeout=600)
     assert done.returncode == 0, done.stderr[-2000:]
     pages, *faults = map(int, done.stdout.split())
