@@ -190,7 +190,7 @@ class PairBatches:
         """Make the run's rows with these numbers, int64 [B], as the arrays that `spec` describes."""
         if not len(numbers):
             return {key: np.zeros(shape, dtype) for key, (shape, dtype) in self.spec(0).items()}
-        groups = [(rows, self._rows_of_text(text, pairs, len(rows))) for rows, text, pairs in self._texts(numbers)]
+        groups = [(rows, self._make_rows(text, pairs, len(rows))) for rows, text, pairs in self._texts(numbers)]
         return merge_rows(groups, self.spec(len(numbers)))
 
     def texts(self, numbers: np.ndarray) -> list[tuple[np.ndarray, Split, Pairs]]:
@@ -213,7 +213,7 @@ class PairBatches:
         windows, _ = self._epochs.locate(numbers)
         return [(rows, self._epochs.get(window).text, self.pairs(numbers[rows])) for window, rows in grouped(windows)]
 
-    def _rows_of_text(self, text: Split, pairs: Pairs, rows: int) -> dict[str, np.ndarray]:
+    def _make_rows(self, text: Split, pairs: Pairs, rows: int) -> dict[str, np.ndarray]:
         """The arrays of `rows` rows from one text."""
         if self._data.packing == "none":
             single = self._single_rows(text, pairs, self._data.sequence_length)
@@ -265,13 +265,13 @@ class PairBatches:
                 self._epochs.prepare(window + 1)
             rounds, within_round = np.divmod(within[rows], len(content))
             for number, chosen in grouped(rounds):
-                parts.append(self._pairs_of_round(content, window, number, rows[chosen], within_round[chosen]))
+                parts.append(self._round_pairs(content, window, number, rows[chosen], within_round[chosen]))
         if len(parts) == 1:
             return parts[0]
         pairs = Pairs(*map(np.concatenate, zip(*(part.arrays() for part in parts), strict=True)))
         return pairs.at(np.argsort(pairs.row, kind="stable"))
 
-    def _pairs_of_round(
+    def _round_pairs(
         self, content: PlannedWindow, window: int, number: int, rows: np.ndarray, within: np.ndarray
     ) -> Pairs:
         """The pairs of some rows in one round over a window's rows; each round has its own order and masks.

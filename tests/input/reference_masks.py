@@ -11,7 +11,7 @@ from itertools import accumulate
 Words = list[list[int]]
 
 
-def words_of(candidates: list[int], continues: list[bool]) -> Words:
+def split_words(candidates: list[int], continues: list[bool]) -> Words:
     """The positions of each word; the first candidate always starts a word."""
     words: Words = []
     for position, is_continuation in zip(candidates, continues, strict=True):

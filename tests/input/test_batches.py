@@ -202,7 +202,7 @@ def test_every_epoch_round_and_seed_has_its_own_order() -> None:
     content = batches._epochs.get(0)
     rows = np.arange(len(content))
     drawn = [(batches, epoch, number) for epoch in range(3) for number in range(2)] + [(other, 0, 0), (other, 0, 1)]
-    orders = np.array([b._pairs_of_round(content, *which, rows, rows).first[:, 0] for b, *which in drawn])
+    orders = np.array([b._round_pairs(content, *which, rows, rows).first[:, 0] for b, *which in drawn])
     assert (np.sort(orders, axis=1) == np.sort(content.plan.a_start)).all()
     assert len(np.unique(orders, axis=0)) == 8
 

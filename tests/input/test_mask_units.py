@@ -66,7 +66,7 @@ def hidden(data: DataConfig, total: int, copies: int, stream: int = 0) -> list[l
 def words_in(total: int) -> reference_masks.Words:
     ids, places = rows(total, 1)
     where = np.flatnonzero(places[0])
-    return reference_masks.words_of(where.tolist(), SPECIALS.is_continuation[ids[0, where]].tolist())
+    return reference_masks.split_words(where.tolist(), SPECIALS.is_continuation[ids[0, where]].tolist())
 
 
 def assert_alike(ours: list[list[int]], theirs: list[list[int]]) -> None:
@@ -175,7 +175,7 @@ def test_masks_of_every_unit_are_well_formed(
     if not special:
         assert not np.isin(batch["mlm_labels"][used], special_ids).any()
         assert np.isin(batch["input_ids"], special_ids).sum() == 3 * 20
-    for line, of_row in zip(batch["sequence_ids"], used, strict=True):
+    for line, is_used in zip(batch["sequence_ids"], used, strict=True):
         n = int(line.sum())
         available = n if special else n - 3
         exact = {
@@ -183,7 +183,7 @@ def test_masks_of_every_unit_are_well_formed(
             "random_round": (int(n * share), int(np.ceil(n * share))),
         }[count]
         least, most = (min(slots, available, count) for count in exact)
-        masked = np.count_nonzero(of_row)
+        masked = np.count_nonzero(is_used)
         assert masked <= most
         if name in ("tokens", "spans", "long spans"):
             assert masked >= least, "these units can use the whole budget"

@@ -37,12 +37,12 @@ class MixedSplit(MemorySplit):
         return np.diff(self.sentence_offsets[self.document_offsets[self.source_edges]])
 
 
-def split_of(*sizes: int, seed: int = 2) -> MixedSplit:
+def make_split(*sizes: int, seed: int = 2) -> MixedSplit:
     documents = random_documents(sum(sizes), seed=seed, sentences=6, tokens=9)
     return MixedSplit(documents, sizes=sizes, all_different=True)
 
 
-def lengths_of(split: MemorySplit) -> np.ndarray:
+def document_lengths(split: MemorySplit) -> np.ndarray:
     return np.diff(split.sentence_offsets[split.document_offsets])
 
 
@@ -54,8 +54,8 @@ def lengths_of(split: MemorySplit) -> np.ndarray:
     seed=st.integers(0, 2**40),
 )
 def test_shares_are_exact_to_one_document(sizes: list[int], weights: list[float], epoch: int, seed: int) -> None:
-    split = split_of(*sizes)
-    tokens = lengths_of(split)
+    split = make_split(*sizes)
+    tokens = document_lengths(split)
     edges = split.source_edges
     shares = token_shares([int(t.sum()) for t in np.split(tokens, edges[1:-1])], weights[: len(sizes)], 1.0)
     reading = mix_sources(edges, tokens, shares, seed, epoch)
@@ -68,8 +68,8 @@ def test_shares_are_exact_to_one_document(sizes: list[int], weights: list[float]
 
 
 def test_mixture_reads_documents_of_a_source_equally_often() -> None:
-    split = split_of(20, 50)
-    tokens, edges = lengths_of(split), split.source_edges
+    split = make_split(20, 50)
+    tokens, edges = document_lengths(split), split.source_edges
     counts: Counter[int] = Counter()
     copies: set[tuple[int, int]] = set()
     for epoch in range(30):
@@ -103,7 +103,7 @@ def test_mmbert_stages_have_the_published_shares_and_masks() -> None:
     second, third = recipe.stages
     phases = replace(second, active_sources=names[:110]), replace(third, active_sources=())
     stages = make_stages(validate(replace(recipe, data=data, stages=phases)))
-    split = split_of(*(2 + 300 // (number + 1) for number in range(1_833)))
+    split = make_split(*(2 + 300 // (number + 1) for number in range(1_833)))
     sizes = split.source_tokens.astype(float)
     tokens = [
         (stage.stop - stage.start) * stage.training.global_batch_size * stage.data.sequence_length for stage in stages
@@ -127,8 +127,8 @@ def test_mmbert_stages_have_the_published_shares_and_masks() -> None:
 
 
 def test_random_b_is_never_a_copy_of_the_same_document() -> None:
-    split = split_of(3, 40)
-    tokens, edges = lengths_of(split), split.source_edges
+    split = make_split(3, 40)
+    tokens, edges = document_lengths(split), split.source_edges
     for epoch in range(5):
         reading = mix_sources(edges, tokens, np.array([0.95, 0.05]), 3, epoch)
         plan = build_plan(
@@ -140,13 +140,13 @@ def test_random_b_is_never_a_copy_of_the_same_document() -> None:
         )
         assert ((home != other) == plan.is_random).all()
         # Copies of a document have their own draws.
-        of_first = np.flatnonzero(home == 1)
-        assert len(set(plan.b_start[of_first].tolist())) > 1
+        first_pairs = np.flatnonzero(home == 1)
+        assert len(set(plan.b_start[first_pairs].tolist())) > 1
 
 
 def test_sentences_are_used_once_per_reading() -> None:
-    split = split_of(6, 30)
-    reading = mix_sources(split.source_edges, lengths_of(split), np.array([0.8, 0.2]), 3, 0)
+    split = make_split(6, 30)
+    reading = mix_sources(split.source_edges, document_lengths(split), np.array([0.8, 0.2]), 3, 0)
     plan = build_plan(
         split.document_offsets, split.sentence_offsets, max_tokens=45, short_sequence_probability=0.1, seed=3, epoch=0,
         reading=reading,
@@ -163,8 +163,8 @@ def test_sentences_are_used_once_per_reading() -> None:
 @pytest.mark.parametrize("packing", ["none", "pairs"])
 def test_mixture_batches_do_not_depend_on_host_or_history(packing: str) -> None:
     data = replace(DATA, weights=(3.0, 1.0), packing=packing)
-    batches = PairBatches(split_of(12, 40), Specials(), data, 0)
-    again = PairBatches(split_of(12, 40), Specials(), data, 0)
+    batches = PairBatches(make_split(12, 40), Specials(), data, 0)
+    again = PairBatches(make_split(12, 40), Specials(), data, 0)
     for step in (0, 7, 40):
         whole = batches.batch(step, 8)
         half = again.batch(step, 8, slice(4, 8))
@@ -172,7 +172,7 @@ def test_mixture_batches_do_not_depend_on_host_or_history(packing: str) -> None:
 
 
 def test_mixture_of_one_document_is_refused() -> None:
-    split = split_of(1, 5)
+    split = make_split(1, 5)
     with pytest.raises(ValueError, match=r"data.weights=\(1.0, 0.0\).*fewer than 2 documents"):
         PairBatches(split, Specials(), replace(DATA, weights=(1.0, 0.0)), 0)
 

@@ -30,7 +30,7 @@ MLM = ["mlm_positions", "mlm_labels", "mlm_weights"]
 PAIRS = ["cls_positions", "pair_labels", "pair_weights"]
 
 
-def chunks_of(document: list[int], target: int) -> list[tuple[int, int]]:
+def split_chunks(document: list[int], target: int) -> list[tuple[int, int]]:
     """Sentences [first, last) of each chunk, by create_instances_from_document of google-research/albert."""
     chunks, start, size = [], 0, 0
     for number, tokens in enumerate(document):
@@ -57,7 +57,7 @@ def test_sentence_order_chunks_match_albert(epoch: int) -> None:
     expected = sorted(
         (int(base) + first, int(base) + last)
         for base, document in zip(documents, DOCUMENTS, strict=False)
-        for first, last in chunks_of(document, 61)
+        for first, last in split_chunks(document, 61)
     )
     chunks = []
     for a, a_count, b, b_count, is_random in zip(*vars(plan).values(), strict=True):

@@ -24,7 +24,7 @@ from bertjax.input.plan import EpochPlan, build_plan
 corpora = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=30), min_size=2, max_size=12)
 
 
-def plan_of(split: MemorySplit, max_tokens: int, seed: int = 0, epoch: int = 0, short: float = 0.1) -> EpochPlan:
+def make_plan(split: MemorySplit, max_tokens: int, seed: int = 0, epoch: int = 0, short: float = 0.1) -> EpochPlan:
     return build_plan(
         split.document_offsets,
         split.sentence_offsets,
@@ -82,27 +82,27 @@ def follows(plan: EpochPlan, split: MemorySplit, document: int, mine: np.ndarray
 @given(corpora, st.integers(2, 60), st.integers(0, 5), st.integers(0, 3))
 def test_every_pair_follows_the_rules(documents: list[list[int]], max_tokens: int, seed: int, epoch: int) -> None:
     split = MemorySplit(documents)
-    plan = plan_of(split, max_tokens, seed, epoch, short=0.5)
+    plan = make_plan(split, max_tokens, seed, epoch, short=0.5)
     for number in range(len(documents)):
         assert targets_that_explain(plan, split, number, max_tokens), f"document {number} follows no target"
 
 
 def test_fewer_than_half_of_the_pairs_follow_each_other() -> None:
     """B is always random for a chunk of one sentence."""
-    plan = plan_of(MemorySplit(random_documents(400, seed=5)), 61)
+    plan = make_plan(MemorySplit(random_documents(400, seed=5)), 61)
     follow = (~plan.is_random).mean()
     error = 0.5 / np.sqrt(len(plan.is_random))
     assert 0.3 < follow < 0.5 - 5 * error
-    alone = plan_of(MemorySplit([[9], [7], [8]]), 61)
+    alone = make_plan(MemorySplit([[9], [7], [8]]), 61)
     assert alone.is_random.all()
 
 
 def test_targets_are_drawn_per_document() -> None:
     """Without short sequences, every document's target is the whole row; with them, a tenth have another target."""
     split = MemorySplit(random_documents(300, seed=1, sentences=20))
-    plan = plan_of(split, 61, short=0.0)
+    plan = make_plan(split, 61, short=0.0)
     assert all(61 in targets_that_explain(plan, split, n, 61) for n in range(300))
-    plan = plan_of(split, 61, short=0.1)
+    plan = make_plan(split, 61, short=0.1)
     short = sum(61 not in targets_that_explain(plan, split, n, 61) for n in range(300))
     assert 15 <= short <= 45
 
@@ -114,7 +114,7 @@ def test_every_sentence_is_used(documents: list[list[int]], max_tokens: int, lon
     split = MemorySplit(documents)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan_module, "LONGEST_WALK", longest_walk)
-        plan = plan_of(split, max_tokens)
+        plan = make_plan(split, max_tokens)
     uses = np.zeros(split.document_offsets[-1], int)
     for a_start, a_count, b_start, b_count, is_random in zip(*astuple(plan), strict=True):
         uses[a_start : a_start + a_count] += 1
@@ -132,10 +132,10 @@ def chunk_sizes(plan: EpochPlan, split: MemorySplit) -> list[list[int]]:
 def test_short_targets_are_uniform() -> None:
     """Including both ends. With one-token sentences, a chunk has as many sentences as its target, except the last."""
     split = MemorySplit([[1] * 100] * 3000)
-    targets = [max(sizes) for sizes in chunk_sizes(plan_of(split, 10, short=1.0), split)]
+    targets = [max(sizes) for sizes in chunk_sizes(make_plan(split, 10, short=1.0), split)]
     assert sorted(set(targets)) == list(range(2, 11))
     assert stats.chisquare(np.bincount(targets)[2:]).pvalue > 0.01
-    usual = [max(sizes) for sizes in chunk_sizes(plan_of(split, 10, short=0.0), split)]
+    usual = [max(sizes) for sizes in chunk_sizes(make_plan(split, 10, short=0.0), split)]
     assert set(usual) == {10}
 
 
@@ -145,7 +145,7 @@ def test_pieces_of_a_document_are_one_document(monkeypatch: pytest.MonkeyPatch) 
     split = MemorySplit([[1] * 800, [1] * 3, [1] * 95])
     targets = set()
     for epoch in range(30):
-        plan = plan_of(split, 20, epoch=epoch, short=0.5)
+        plan = make_plan(split, 20, epoch=epoch, short=0.5)
         document = np.searchsorted(split.document_offsets, plan.a_start, side="right")
         other = np.searchsorted(split.document_offsets, plan.b_start, side="right")
         assert ((document != other) == plan.is_random).all()
@@ -157,9 +157,9 @@ def test_pieces_of_a_document_are_one_document(monkeypatch: pytest.MonkeyPatch) 
 
 def test_plan_depends_only_on_seed_and_epoch() -> None:
     split = MemorySplit(random_documents(50, seed=2))
-    one, again = plan_of(split, 61), plan_of(split, 61)
+    one, again = make_plan(split, 61), make_plan(split, 61)
     assert all((a == b).all() for a, b in zip(astuple(one), astuple(again), strict=True))
-    for other in (plan_of(split, 61, epoch=1), plan_of(split, 61, seed=1)):
+    for other in (make_plan(split, 61, epoch=1), make_plan(split, 61, seed=1)):
         assert set(zip(*map(np.ndarray.tolist, astuple(one)), strict=True)) != set(
             zip(*map(np.ndarray.tolist, astuple(other)), strict=True)
         )

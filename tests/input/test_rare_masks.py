@@ -63,9 +63,9 @@ def test_weighted_masks_do_not_depend_on_batch_or_packing() -> None:
         for key, array in rows.items():
             np.testing.assert_array_equal(np.concatenate([one[key] for one in alone]), array, err_msg=key)
         return sorted(
-            tuple(ids[of_row == number].tolist())
-            for ids, of_row in zip(rows["input_ids"], rows["sequence_ids"], strict=True)
-            for number in range(1, of_row.max() + 1)
+            tuple(ids[numbers == number].tolist())
+            for ids, numbers in zip(rows["input_ids"], rows["sequence_ids"], strict=True)
+            for number in range(1, numbers.max() + 1)
         )
 
     single = sequences(DATA)

@@ -103,7 +103,7 @@ def each_replaced_by_itself(keep: float, masked: Masked) -> bool:
     return bool(count > 500) and near(both_kept, keep**2 * count, keep**2 * (1 + 2 * keep) * count)
 
 
-def of_vocabulary(special: bool, masked: Masked) -> bool:
+def uniform_over_vocabulary(special: bool, masked: Masked) -> bool:
     """Random tokens are uniform over the vocabulary, with or without the special tokens."""
     other = masked.inputs[masked.hidden][masked.kinds[2]]
     ids = SPECIALS.vocab_size - (1 if special else len(SPECIAL_IDS))  # a random [MASK] does not count as random
@@ -184,9 +184,9 @@ def each_unit_with(share: float, continues: Callable[[Masked], np.ndarray], mask
     sizes, counts = masked.units(continues(masked))
     chosen = counts > 0
     for size in (1, 2, 3):
-        of_size = chosen[sizes == size]
+        same_size = chosen[sizes == size]
         # Full rows skip a small share of the units.
-        if abs(of_size.mean() - share) > SIGMAS * (share * (1 - share) / len(of_size)) ** 0.5 + 0.002:
+        if abs(same_size.mean() - share) > SIGMAS * (share * (1 - share) / len(same_size)) ** 0.5 + 0.002:
             return False
     pairs = (chosen[:-1] & chosen[1:]).sum()
     return near(pairs, chosen.mean() ** 2 * (len(chosen) - 1), share**2 * 1.3 * len(chosen))
@@ -195,26 +195,26 @@ def each_unit_with(share: float, continues: Callable[[Masked], np.ndarray], mask
 def ngram_lengths(masked: Masked) -> bool:
     """Runs of masked tokens are as long as for the reference's n-grams, n <= 3 words with shares 1/n."""
     rng, longest = random.Random(5), 20
-    of_run = np.zeros((2, longest + 1))
+    run_counts = np.zeros((2, longest + 1))
     parts = [1 / n for n in (1, 2, 3)]
     for ids, sequence, hidden in zip(masked.original, masked.sequence, masked.hidden, strict=True):
         text = np.flatnonzero((ids >= FIRST_TOKEN) & (sequence >= 0))
-        words = reference_masks.words_of(text.tolist(), SPECIALS.is_continuation[ids[text]].tolist())
+        words = reference_masks.split_words(text.tolist(), SPECIALS.is_continuation[ids[text]].tolist())
         budget = min(20, max(1, round(0.15 * int((sequence >= 0).sum()))))
         theirs = reference_masks.ngrams(words, tuple(part / sum(parts) for part in parts), budget, rng)
         for side, positions in enumerate((np.flatnonzero(hidden).tolist(), theirs)):
             for length in reference_masks.runs(positions):
-                of_run[side][min(length, longest)] += 1
+                run_counts[side][min(length, longest)] += 1
     # The difference of two Poisson numbers has their sum as its variance.
-    return bool((np.abs(of_run[0] - of_run[1]) < SIGMAS * np.sqrt(of_run.sum(0) + 4)).all())
+    return bool((np.abs(run_counts[0] - run_counts[1]) < SIGMAS * np.sqrt(run_counts.sum(0) + 4)).all())
 
 
-OF_BERT: dict[str, Rule] = {
+BERT_REPLACEMENT: dict[str, Rule] = {
     "80/10/10": partial(shares, 0.8, 0.1, 0.1),
     "per token": partial(each_replaced_by_itself, 0.1),
 }
-ALL_IDS = {"random tokens": partial(of_vocabulary, True), "no special": no_special}
-ORDINARY = {"random tokens": partial(of_vocabulary, False)}
+ALL_IDS = {"random tokens": partial(uniform_over_vocabulary, True), "no special": no_special}
+ORDINARY = {"random tokens": partial(uniform_over_vocabulary, False)}
 ONE_BY_ONE = {"one by one": partial(neighbours, False)}
 SHARES, KEPT = {"keep_share": 0.12}, {"random_share": 0.12}
 FROM_TEXT = {"random_ids": "corpus"}
@@ -229,7 +229,7 @@ class Case:
     stage: dict[str, Any] = field(default_factory=dict)  # settings of a later stage of the recipe
 
 
-BERT = [
+BERT_CHANGES = [
     (SHARES, "80/10/10"),
     (KEPT, "80/10/10"),
     ({"replace_by": "span"}, "per token"),
@@ -238,8 +238,8 @@ BERT = [
     ({"mask_special": True}, "no special"),
     ({"masking": "words"}, "one by one"),
 ]
-ERNIE = OF_BERT | ORDINARY | {"no special": no_special}
-OF_ERNIE = [
+ERNIE_RULES = BERT_REPLACEMENT | ORDINARY | {"no special": no_special}
+ERNIE_CHANGES = [
     (SHARES, "80/10/10"),
     ({"random_ids": "vocabulary"}, "random tokens"),
     ({"mask_special": True}, "no special"),
@@ -249,12 +249,12 @@ CASES = {
     "bert": Case(
         "bert_base",
         9_500,
-        {"count": partial(rounded, 0.15, 20), **OF_BERT, **ALL_IDS, **ONE_BY_ONE},
+        {"count": partial(rounded, 0.15, 20), **BERT_REPLACEMENT, **ALL_IDS, **ONE_BY_ONE},
         [
             ({"mask_probability": 0.16}, "count"),
             ({"max_predictions": 18}, "count"),
             ({"mask_count": "random_round"}, "count"),
-            *BERT,
+            *BERT_CHANGES,
         ],
     ),
     "bert, long rows": Case(
@@ -267,7 +267,7 @@ CASES = {
             "count": partial(at_most_rounded, 0.15, 20),
             "whole words": partial(whole, continues_word),
             "lengths": ngram_lengths,
-            **OF_BERT,
+            **BERT_REPLACEMENT,
             **ALL_IDS,
         },
         [
@@ -288,7 +288,7 @@ CASES = {
             "count": partial(randomly_rounded, 0.15),
             "special": special_as_others,
             "one by one": partial(neighbours, True),
-            **OF_BERT,
+            **BERT_REPLACEMENT,
             **ORDINARY,
         },
         [
@@ -324,8 +324,8 @@ CASES = {
     "ernie, characters": Case(
         "ernie",
         2_800,
-        {"count": partial(each_with, 0.15), **ONE_BY_ONE, **ERNIE},
-        [({"mask_count": "round"}, "count"), ({"masking": "words"}, "one by one"), *OF_ERNIE],
+        {"count": partial(each_with, 0.15), **ONE_BY_ONE, **ERNIE_RULES},
+        [({"mask_count": "round"}, "count"), ({"masking": "words"}, "one by one"), *ERNIE_CHANGES],
     ),
     "ernie, words": Case(
         "ernie",
@@ -333,9 +333,9 @@ CASES = {
         {
             "whole words": partial(whole, continues_word),
             "units": partial(each_unit_with, 0.15, continues_word),
-            **ERNIE,
+            **ERNIE_RULES,
         },
-        [({"masking": "tokens"}, "whole words"), ({"masking": "entities"}, "units"), *OF_ERNIE],
+        [({"masking": "tokens"}, "whole words"), ({"masking": "entities"}, "units"), *ERNIE_CHANGES],
         {"masking": "words"},
     ),
     "ernie, entities": Case(
@@ -344,21 +344,21 @@ CASES = {
         {
             "whole entities": partial(whole, continues_entity),
             "units": partial(each_unit_with, 0.15, continues_entity),
-            **ERNIE,
+            **ERNIE_RULES,
         },
         [
             ({"masking": "tokens"}, "whole entities"),
             ({"masking": "words"}, "whole entities"),
             ({"mask_probability": 0.14}, "units"),
-            *OF_ERNIE,
+            *ERNIE_CHANGES,
         ],
         {"masking": "entities"},
     ),
     "modernbert": Case(
         "modernbert",
         1_100,
-        {"count": partial(each_with, 0.3), **OF_BERT, **ALL_IDS, **ONE_BY_ONE},
-        [({"mask_count": "round"}, "count"), ({"mask_probability": 0.295}, "count"), *BERT],
+        {"count": partial(each_with, 0.3), **BERT_REPLACEMENT, **ALL_IDS, **ONE_BY_ONE},
+        [({"mask_count": "round"}, "count"), ({"mask_probability": 0.295}, "count"), *BERT_CHANGES],
     ),
 }
 LEFT_OUT = [(name, left_out, rule) for name, case in CASES.items() for left_out, rule in case.left_out]
@@ -367,7 +367,7 @@ SEEN = [*{cell[2]: cell for cell in LEFT_OUT}.values()]
 
 
 @cache
-def recipe_of(name: str) -> tuple[Config, DataConfig]:
+def load_case(name: str) -> tuple[Config, DataConfig]:
     """A recipe, and the data config of one of its stages, changed to need no files."""
     config, stage = load_recipe(CASES[name].recipe), CASES[name].stage
     stages = [one for one in config.stages if all(getattr(one, key) == value for key, value in stage.items())]
@@ -381,7 +381,7 @@ def recipe_of(name: str) -> tuple[Config, DataConfig]:
 
 def masked_rows(name: str, count: int, **left_out: Any) -> Masked:
     """Rows of a recipe with changed settings, and the same rows without masks."""
-    config, data = recipe_of(name)
+    config, data = load_case(name)
 
     def make_rows(**changes: Any) -> dict[str, np.ndarray]:
         objectives, template = config.training.objectives, get_family(config.model.family).template
@@ -421,7 +421,7 @@ def test_missing_rule_is_detected(name: str, left_out: dict[str, Any], rule: str
 
 def broken_order(objectives: tuple[str, ...], count: int) -> list[str]:
     """The rules of ALBERT's sentence pairs that pairs of these objectives violate."""
-    _, data = recipe_of("albert")
+    _, data = load_case("albert")
     pairs = PairBatches(SPLIT, SPECIALS, data, 1, objectives=objectives).pairs(np.arange(count))
     a, b = pairs.first.T
     homes = np.searchsorted(SPLIT.document_offsets, pairs.first, side="right")
@@ -440,6 +440,6 @@ def broken_order(objectives: tuple[str, ...], count: int) -> list[str]:
 
 
 def test_albert_swaps_half_of_the_pairs() -> None:
-    assert broken_order(recipe_of("albert")[0].training.objectives, 60_000) == []
+    assert broken_order(load_case("albert")[0].training.objectives, 60_000) == []
     violations = broken_order(("mlm", "nsp"), 20_000)
     assert {"half are exchanged", "random where there is one sentence"} <= set(violations)

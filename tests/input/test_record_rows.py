@@ -18,7 +18,7 @@ DATA = DataConfig(sequence_length=12, max_predictions=4, mask_probability=0.2, r
 RECORDS = [[7], [25], [3, 4], [10], [1], [40, 2]]  # sentences do not matter
 
 
-def sequences_of(data: DataConfig, epoch: int, seed: int = 0, rows: slice = slice(None)) -> list[list[int]]:
+def make_sequences(data: DataConfig, epoch: int, seed: int = 0, rows: slice = slice(None)) -> list[list[int]]:
     """The ids of each sequence of an epoch before masking, without special tokens; token n is FIRST_TOKEN + n."""
     batches = PairBatches(MemorySplit(RECORDS, all_different=True), SPECIALS, data, seed, objectives=("mlm",))
     count = batches.rows_per_epoch
@@ -41,20 +41,20 @@ def test_crops_give_each_record_one_row(packing):
     data = replace(DATA, packing=packing)
     offsets = []
     for epoch in range(8):
-        rows = sorted(sequences_of(data, epoch))
+        rows = sorted(make_sequences(data, epoch))
         assert all(row == list(range(row[0], row[0] + len(row))) for row in rows)
         assert [len(row) for row in rows] == [min(size, 10) for size in sizes]
         offset = np.array([row[0] for row in rows]) - starts
         assert (offset >= 0).all() and (offset <= np.maximum(np.array(sizes) - 10, 0)).all()
         offsets.append(offset[-1])
     assert len(set(offsets)) > 3  # another crop in every epoch
-    assert sequences_of(data, 3) == sequences_of(data, 3) != sequences_of(data, 3, seed=1)
+    assert make_sequences(data, 3) == make_sequences(data, 3) != make_sequences(data, 3, seed=1)
     if packing == "none":  # a selection has the same rows
-        assert sequences_of(data, 3)[2:4] == sequences_of(data, 3, rows=slice(2, 4))
+        assert make_sequences(data, 3)[2:4] == make_sequences(data, 3, rows=slice(2, 4))
 
 
 def test_pieces_cover_each_record_once():
-    rows = sorted(sequences_of(replace(DATA, rows="pieces", packing="pairs"), 1))
+    rows = sorted(make_sequences(replace(DATA, rows="pieces", packing="pairs"), 1))
     assert [token for row in rows for token in row] == list(range(FIRST_TOKEN, FIRST_TOKEN + sum(map(sum, RECORDS))))
     assert [len(row) for row in rows] == [7, 8, 8, 9, 7, 10, 1, 8, 8, 9, 8, 9]
 

@@ -110,12 +110,12 @@ def rows_in(batch: dict[str, np.ndarray]) -> list[str]:
     return [repr({key: values[row].tolist() for key, values in batch.items()}) for row in range(count)]
 
 
-def batches_of(records: Records, corpus: RecordCorpus, seed: int = 0) -> RecordBatches:
+def train_batches(records: Records, corpus: RecordCorpus, seed: int = 0) -> RecordBatches:
     return records.train(corpus.data(corpus.folder), seed)
 
 
 def test_epoch_has_each_record_once_unchanged(corpus: RecordCorpus, opened: Records) -> None:
-    batches = batches_of(opened, corpus)
+    batches = train_batches(opened, corpus)
     count = batches.rows_per_epoch
     (held_out,) = opened.held_out(corpus.data(corpus.folder), 7).values()
     assert 0 < held_out.rows_per_epoch < 0.2 * len(corpus.records)
@@ -129,18 +129,18 @@ def test_epoch_has_each_record_once_unchanged(corpus: RecordCorpus, opened: Reco
 
 
 def test_record_batches_match_their_spec(corpus: RecordCorpus, opened: Records) -> None:
-    batches = batches_of(opened, corpus)
+    batches = train_batches(opened, corpus)
     for rows in (BATCH_SIZE, 0):
         batch = batches.batch(0, BATCH_SIZE, slice(rows))
         assert {key: (values.shape, values.dtype) for key, values in batch.items()} == batches.spec(rows)
 
 
 def test_batches_are_consecutive_rows_and_seeds_differ(corpus: RecordCorpus, opened: Records) -> None:
-    batches = batches_of(opened, corpus)
+    batches = train_batches(opened, corpus)
     rows = rows_in(batches.rows(np.arange(5 * BATCH_SIZE)))
     assert [row for step in range(5) for row in rows_in(batches.batch(step, BATCH_SIZE))] == rows
-    assert rows_in(batches_of(opened, corpus, seed=1).batch(0, BATCH_SIZE)) != rows[:BATCH_SIZE]
-    assert rows_in(batches_of(opened, corpus).batch(4, BATCH_SIZE)) == rows[4 * BATCH_SIZE :], "resumed by step"
+    assert rows_in(train_batches(opened, corpus, seed=1).batch(0, BATCH_SIZE)) != rows[:BATCH_SIZE]
+    assert rows_in(train_batches(opened, corpus).batch(4, BATCH_SIZE)) == rows[4 * BATCH_SIZE :], "resumed by step"
 
 
 OTHER_FEEDS = ((1, "threads"), (1, "tf.data"), (2, "threads"), (4, "tf.data"))
@@ -153,8 +153,8 @@ OTHER_FEEDS = ((1, "threads"), (1, "tf.data"), (2, "threads"), (4, "tf.data"))
 def test_hosts_threads_and_engines_give_the_same_bytes(
     corpus: RecordCorpus, opened: Records, engine: str, hosts: int
 ) -> None:
-    stop = 2 * batches_of(opened, corpus).rows_per_epoch // BATCH_SIZE + 1  # beyond the end of an epoch
-    alone = batches_of(opened, corpus)
+    stop = 2 * train_batches(opened, corpus).rows_per_epoch // BATCH_SIZE + 1  # beyond the end of an epoch
+    alone = train_batches(opened, corpus)
     stream = [rows_in(alone.batch(step, BATCH_SIZE)) for step in range(stop)]
     share = BATCH_SIZE // hosts
     for start in (0, stop // 2, stop - 3):
@@ -162,7 +162,7 @@ def test_hosts_threads_and_engines_give_the_same_bytes(
         for host in range(hosts):
             options = {"global_batch_size": BATCH_SIZE, "threads": 1 + host, "engine": engine, "stop_step": stop}
             rows = slice(host * share, (host + 1) * share)
-            with open_feed(batches_of(opened, corpus), start_step=start, rows=rows, **options) as feed:
+            with open_feed(train_batches(opened, corpus), start_step=start, rows=rows, **options) as feed:
                 for whole, batch in zip(joined, feed, strict=True):
                     whole += rows_in(batch)
         assert joined == stream[start:]

@@ -22,7 +22,7 @@ SPECIALS = Specials()
 DATA = DataConfig(sequence_length=24, max_predictions=4, mask_probability=0.0, rows="doc_sentences")
 
 
-def epoch_of(documents: list[list[int]], data: DataConfig, epoch: int = 0) -> dict[str, np.ndarray]:
+def make_epoch(documents: list[list[int]], data: DataConfig, epoch: int = 0) -> dict[str, np.ndarray]:
     """All rows of an epoch's plan before masking; token n of the split is FIRST_TOKEN + n."""
     split = MemorySplit(documents, all_different=True)
     batches = PairBatches(split, replace(SPECIALS, vocab_size=10**6), data, seed=0)
@@ -33,7 +33,7 @@ def epoch_of(documents: list[list[int]], data: DataConfig, epoch: int = 0) -> di
     return batch
 
 
-def rows_of(batch: dict[str, np.ndarray]) -> list[list[int]]:
+def sorted_rows(batch: dict[str, np.ndarray]) -> list[list[int]]:
     """The ids of each row without padding, sorted."""
     used = (batch["sequence_ids"] > 0).sum(axis=1)
     return sorted(ids[:n].tolist() for ids, n in zip(batch["input_ids"], used, strict=True))
@@ -62,8 +62,8 @@ def by_the_rule(documents: list[list[int]], length: int, longest_walk: int) -> l
 def test_doc_sentences_match_the_plain_rule(documents: list, length: int, longest_walk: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sentence_rows, "LONGEST_WALK", longest_walk)
-        batch = epoch_of(documents, replace(DATA, sequence_length=length))
-    assert rows_of(batch) == by_the_rule(documents, length, longest_walk)
+        batch = make_epoch(documents, replace(DATA, sequence_length=length))
+    assert sorted_rows(batch) == by_the_rule(documents, length, longest_walk)
     assert not batch["token_type_ids"].any() and not batch["pair_weights"].any()
 
 
@@ -75,9 +75,9 @@ def test_full_sentences_hold_all_text_in_order(documents: list, length: int, wal
     ends = edges[split.document_offsets[1:]].tolist()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sentence_rows, "LONGEST_WALK", walk)
-        batch = epoch_of(documents, replace(DATA, sequence_length=length, rows="full_sentences"), epoch)
+        batch = make_epoch(documents, replace(DATA, sequence_length=length, rows="full_sentences"), epoch)
     seen: list[int] = []
-    for row in rows_of(batch):
+    for row in sorted_rows(batch):
         assert row[0] == SPECIALS.cls_id and row[-1] == SPECIALS.sep_id and len(row) <= length
         tokens = [token for token in row if token >= FIRST_TOKEN]
         assert tokens == list(range(tokens[0], tokens[-1] + 1)), "running text"
@@ -103,7 +103,7 @@ def test_documents_of_8192_tokens_are_whole_or_even_parts() -> None:
     parts = assert_whole_or_even_parts(documents, 8192, longest=59)
     assert len(parts) > len(documents) + 6
     data = replace(DATA, sequence_length=8192, rows="documents", packing="pairs", pairs_per_row=128)
-    packed = epoch_of(documents, data)
+    packed = make_epoch(documents, data)
     assert (packed["sequence_ids"] > 0).mean() > 0.9
     packed_parts = [
         ids[numbers == number].tolist()
@@ -118,7 +118,7 @@ def assert_whole_or_even_parts(documents: list[list[int]], length: int, longest:
     split = MemorySplit(documents, all_different=True)
     edges = split.sentence_offsets + FIRST_TOKEN
     bounds = edges[split.document_offsets]
-    rows = rows_of(epoch_of(documents, replace(DATA, sequence_length=length, rows="documents")))
+    rows = sorted_rows(make_epoch(documents, replace(DATA, sequence_length=length, rows="documents")))
     texts = [row[1:-1] for row in rows]
     assert [token for text in texts for token in text] == list(range(FIRST_TOKEN, edges[-1])), "each token once"
     starts = np.array([text[0] for text in texts])
@@ -142,10 +142,12 @@ def test_notes_on_cuts_count_documents_and_parts() -> None:
 def test_full_sentences_fill_rows() -> None:
     documents = random_documents(400, seed=3, sentences=6, tokens=9)
     data = replace(DATA, sequence_length=128, rows="full_sentences")
-    crossing = epoch_of(documents, data)["sequence_ids"].mean()
-    within = epoch_of(documents, replace(data, rows="doc_sentences"))["sequence_ids"].mean()
+    crossing = make_epoch(documents, data)["sequence_ids"].mean()
+    within = make_epoch(documents, replace(data, rows="doc_sentences"))["sequence_ids"].mean()
     assert crossing > 0.9 > within + 0.3, "rows are full up to half a sentence"
-    assert rows_of(epoch_of(documents, data, 0)) != rows_of(epoch_of(documents, data, 1)), "epochs have other rows"
+    assert sorted_rows(make_epoch(documents, data, 0)) != sorted_rows(make_epoch(documents, data, 1)), (
+        "epochs have other rows"
+    )
 
 
 @pytest.mark.parametrize("rows", ["full_sentences", "doc_sentences", "documents"])
@@ -174,6 +176,6 @@ def test_mask_count_is_a_share_of_all_tokens_in_the_row() -> None:
 def test_packing_combines_rows_of_short_documents() -> None:
     documents = random_documents(120, seed=2, sentences=3, tokens=5)
     data = replace(DATA, sequence_length=96)
-    alone, packed = epoch_of(documents, data), epoch_of(documents, replace(data, packing="pairs"))
+    alone, packed = make_epoch(documents, data), make_epoch(documents, replace(data, packing="pairs"))
     assert (packed["sequence_ids"] > 0).sum() == (alone["sequence_ids"] > 0).sum()
     assert len(packed["input_ids"]) < 0.5 * len(alone["input_ids"])

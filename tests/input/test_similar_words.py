@@ -44,8 +44,8 @@ WORDS = [(n,) for n in STARTS if n % 5] + [(a, b) for a in STARTS for b in REST]
 
 
 def similar_words() -> dict[tuple[int, ...], list[tuple[int, ...]]]:
-    rng, of_size = random.Random(3), {size: [word for word in WORDS if len(word) == size] for size in (1, 2)}
-    return {word: rng.sample([w for w in rng.sample(of_size[len(word)], 9) if w != word], NEAR) for word in WORDS}
+    rng, by_size = random.Random(3), {size: [word for word in WORDS if len(word) == size] for size in (1, 2)}
+    return {word: rng.sample([w for w in rng.sample(by_size[len(word)], 9) if w != word], NEAR) for word in WORDS}
 
 
 SIMILAR = similar_words()
@@ -83,7 +83,7 @@ def broken(data: DataConfig, rows: int) -> list[str]:
         texts, batch["input_ids"], batch["mlm_positions"], batch["mlm_weights"], strict=True
     ):
         text = np.flatnonzero(ids >= FIRST)
-        words = reference_masks.words_of(text.tolist(), (ids[text] % 3 == 0).tolist())
+        words = reference_masks.split_words(text.tolist(), (ids[text] % 3 == 0).tolist())
         hidden = positions[weights > 0].tolist()
         budget = min(data.max_predictions, max(1, round(0.15 * np.count_nonzero(ids != WORDPIECE.pad_id))))
         for side, places in (
@@ -270,8 +270,8 @@ def test_real_chinese_words_become_similar_words(real_data: Path, tmp_path: Path
         text = stream.read(150_000).rpartition("</doc>")[0] + "</doc>\n"
     (tmp_path / "zh.txt").write_text(text, encoding="utf-8")
     words = sorted({word for word in cut(text) if re.fullmatch("[\u4e00-\u9fff]{1,3}", word)})
-    of_length = {n: [word for word in words if len(word) == n] for n in (1, 2, 3)}
-    table = {word: others[place - 1] for others in of_length.values() for place, word in enumerate(others)}
+    by_length = {n: [word for word in words if len(word) == n] for n in (1, 2, 3)}
+    table = {word: others[place - 1] for others in by_length.values() for place, word in enumerate(others)}
     (tmp_path / "similar.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in table.items()), encoding="utf-8")
     data = replace(
         load_recipe("configs/macbert.py").data,

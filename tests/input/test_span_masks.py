@@ -31,12 +31,12 @@ def broken(data: DataConfig, rows: int) -> list[str]:
     batch = batches.rows(np.arange(rows))
     plain = PairBatches(SPLIT, SPECIALS, replace(data, keep_share=1.0, random_share=0.0), 1, objectives=("mlm",))
     texts, rng, violations = plain.rows(np.arange(rows))["input_ids"], random.Random(5), set()
-    of_run = {"runs": np.zeros(LENGTHS + 1), "reference": np.zeros(LENGTHS + 1)}
+    run_counts = {"runs": np.zeros(LENGTHS + 1), "reference": np.zeros(LENGTHS + 1)}
     kinds: list[str] = []
     replaced: list[int] = []
     for row, ids in enumerate(texts):
         text = np.flatnonzero(ids >= 5)
-        words = reference_masks.words_of(text.tolist(), SPECIALS.is_continuation[ids[text]].tolist())
+        words = reference_masks.split_words(text.tolist(), SPECIALS.is_continuation[ids[text]].tolist())
         starts, ends = {word[0] for word in words}, {word[-1] for word in words}
         hidden = batch["mlm_positions"][row][batch["mlm_weights"][row] > 0].tolist()
         if len(hidden) != ceil(0.15 * len(text)):
@@ -44,7 +44,7 @@ def broken(data: DataConfig, rows: int) -> list[str]:
         theirs = reference_masks.spans(words, 0.2, 10, ceil(0.15 * len(text)), rng)
         for side, positions in (("runs", hidden), ("reference", theirs)):
             for length in reference_masks.runs(positions):
-                of_run[side][min(length, LENGTHS)] += 1
+                run_counts[side][min(length, LENGTHS)] += 1
         first, cut = 0, 0
         for length in reference_masks.runs(hidden):
             places = hidden[first : first + length]
@@ -67,7 +67,7 @@ def broken(data: DataConfig, rows: int) -> list[str]:
     spread = 4.5 * 0.4 / len(kinds) ** 0.5
     if any(abs(shares[kind] - share) > spread for kind, share in (("mask", 0.8), ("same", 0.1), ("random", 0.1))):
         violations.add("80/10/10")
-    ours, theirs = of_run["runs"], of_run["reference"]
+    ours, theirs = run_counts["runs"], run_counts["reference"]
     # The difference of two Poisson numbers has their sum as its variance.
     if (np.abs(ours - theirs) > 4.5 * np.sqrt(ours + theirs + 4)).any():
         violations.add("lengths")

@@ -52,21 +52,21 @@ def split(tmp_path_factory: pytest.TempPathFactory) -> SplitView:
     return TokenStore.open(path).split("train")
 
 
-def batches_of(
+def make_batches(
     split: SplitView, data: DataConfig, folder: Path | None = None, seed: int = SEED, lane: Lane = WHOLE_BATCH
 ) -> PairBatches:
     objectives = ("mlm", "nsp") if data.rows == "pairs" else ("mlm",)
     return PairBatches(split, TOKENIZER, data, seed, folder, objectives=objectives, window_tokens=WINDOW, lane=lane)
 
 
-def epoch_of(batches: PairBatches, epoch: int) -> np.ndarray:
+def epoch_rows(batches: PairBatches, epoch: int) -> np.ndarray:
     """The row numbers of an epoch."""
     count = batches._epochs._windows.count
     rows = [batches._epochs.window_rows(window) for window in range(count * (epoch + 1))]
     return np.arange(sum(rows[:-count]), sum(rows)) if epoch else np.arange(sum(rows))
 
 
-def text_of(batches: PairBatches, numbers: np.ndarray) -> list[list[int]]:
+def row_texts(batches: PairBatches, numbers: np.ndarray) -> list[list[int]]:
     """The text in each row, before masking; each token occurs once in the corpus."""
     batch = batches.rows(numbers)
     ids = batch["input_ids"].copy()
@@ -76,11 +76,11 @@ def text_of(batches: PairBatches, numbers: np.ndarray) -> list[list[int]]:
 
 
 def test_every_epoch_has_each_sentence_once(split: SplitView) -> None:
-    batches = batches_of(split, LONG)
+    batches = make_batches(split, LONG)
     assert batches._epochs._windows.count == 6
     orders = []
     for epoch in range(2):
-        rows = text_of(batches, epoch_of(batches, epoch))
+        rows = row_texts(batches, epoch_rows(batches, epoch))
         assert sorted(token for row in rows for token in row) == list(range(5, 5 + split.num_tokens))
         orders.append(rows)
     assert orders[0] != orders[1] and sorted(map(len, orders[0])) != sorted(map(len, orders[1]))
@@ -96,26 +96,28 @@ def test_mixture_estimates_its_rows_per_epoch(
     documents = [*([[7] * 10] for _ in range(3_000)), *([[8] * 10] * 50 for _ in range(6))]
     about = {"shard_sources": {"train": [*[0] * 30, 1]}, "sources": ["a", "b"]}
     write_store(tmp_path / "s", {"train": documents}, TOKENIZER, documents_per_shard=100, provenance=about)
-    batches = batches_of(
+    batches = make_batches(
         TokenStore.open(tmp_path / "s").split("train"), replace(SENTENCES, packing="none", weights=weights)
     )
-    rows = len(epoch_of(batches, 0))
+    rows = len(epoch_rows(batches, 0))
     assert batches.rows_per_epoch == pytest.approx(rows, rel=0.3)
     assert batches.estimated_rows == pytest.approx(rows, rel=0.1)
 
 
 @pytest.mark.parametrize("data", [SENTENCES, PAIRS, replace(PAIRS, weights=(1.0, 3.0))])
 def test_hosts_threads_and_restarts_do_not_change_batches(split: SplitView, tmp_path: Path, data: DataConfig) -> None:
-    steps = range(2 * (len(epoch_of(batches_of(split, data), 0)) // BATCH))
-    whole = [batches_of(split, data).batch(step, BATCH) for step in steps[::9]]
-    stored = batches_of(split, data, tmp_path)
+    steps = range(2 * (len(epoch_rows(make_batches(split, data), 0)) // BATCH))
+    whole = [make_batches(split, data).batch(step, BATCH) for step in steps[::9]]
+    stored = make_batches(split, data, tmp_path)
     again = [stored.batch(step, BATCH) for step in reversed(steps[::9])][::-1]
     for number, step in enumerate(steps[::9]):
-        halves = [batches_of(split, data, tmp_path).batch(step, BATCH, half) for half in (slice(0, 8), slice(8, 16))]
+        halves = [make_batches(split, data, tmp_path).batch(step, BATCH, half) for half in (slice(0, 8), slice(8, 16))]
         for key, values in whole[number].items():
             assert (values == again[number][key]).all()
             assert (values == np.concatenate([half[key] for half in halves])).all()
-    with open_feed(batches_of(split, data), start_step=3, global_batch_size=BATCH, threads=3, engine="threads") as feed:
+    with open_feed(
+        make_batches(split, data), start_step=3, global_batch_size=BATCH, threads=3, engine="threads"
+    ) as feed:
         for step in range(3, steps.stop):
             batch = next(feed)
             if step % 9 == 0:
@@ -123,10 +125,10 @@ def test_hosts_threads_and_restarts_do_not_change_batches(split: SplitView, tmp_
 
 
 def test_resumed_run_plans_only_its_window(split: SplitView, tmp_path: Path) -> None:
-    first = batches_of(split, SENTENCES, tmp_path)
-    rows = epoch_of(first, 0)
+    first = make_batches(split, SENTENCES, tmp_path)
+    rows = epoch_rows(first, 0)
     first.rows(rows)
-    resumed = batches_of(split, SENTENCES, tmp_path)
+    resumed = make_batches(split, SENTENCES, tmp_path)
     resumed.rows(rows[len(rows) // 2 :][:1])
     planned = min(resumed._epochs._cache._plans)
     assert planned > 0 and set(resumed._epochs._cache._plans) <= {planned, planned + 1}
@@ -135,16 +137,16 @@ def test_resumed_run_plans_only_its_window(split: SplitView, tmp_path: Path) -> 
     damaged["rows"][0] += 1
     path.write_text(json.dumps(damaged))
     with pytest.warns(UserWarning, match="damaged.*planned again"):
-        again = batches_of(split, SENTENCES, tmp_path)
+        again = make_batches(split, SENTENCES, tmp_path)
     assert (again.rows(rows[-4:])["input_ids"] == first.rows(rows[-4:])["input_ids"]).all()
 
 
 def test_source_shares_are_exact_to_one_part(split: SplitView) -> None:
-    batches = batches_of(split, replace(SENTENCES, weights=(1.0, 3.0)))
+    batches = make_batches(split, replace(SENTENCES, weights=(1.0, 3.0)))
     edge = int(split.sentence_offsets[split.document_offsets[split.source_edges[1]]]) + 5
-    tokens = Counter(token < edge for row in text_of(batches, epoch_of(batches, 0)) for token in row)
+    tokens = Counter(token < edge for row in row_texts(batches, epoch_rows(batches, 0)) for token in row)
     assert tokens[True] / tokens.total() == pytest.approx(0.25, abs=WINDOW / 16 / split.num_tokens + 0.02)
-    seen = Counter(token for row in text_of(batches, epoch_of(batches, 1)) for token in row if token >= edge)
+    seen = Counter(token for row in row_texts(batches, epoch_rows(batches, 1)) for token in row if token >= edge)
     assert max(seen.values()) - min(seen[token] for token in range(edge, 5 + split.num_tokens)) <= 2
 
 
@@ -155,7 +157,7 @@ def test_every_window_has_each_sources_share(tmp_path: Path, weights: tuple[floa
     documents = [[[7] * 10] for _ in range(2_400)]
     write_store(tmp_path / "s", {"train": documents}, TOKENIZER, documents_per_shard=100, provenance=about)
     data = replace(SENTENCES, weights=weights)
-    windows = batches_of(TokenStore.open(tmp_path / "s").split("train"), data)._epochs._windows
+    windows = make_batches(TokenStore.open(tmp_path / "s").split("train"), data)._epochs._windows
     for number in range(4 * windows.count):
         window = windows.get(number)
         edge = window.text.source_edges[1]
@@ -166,15 +168,15 @@ def test_every_window_has_each_sources_share(tmp_path: Path, weights: tuple[floa
 def test_store_without_named_sources_is_one_source(tmp_path: Path) -> None:
     write_store(tmp_path / "s", {"train": [[[7] * 10] for _ in range(1_200)]}, TOKENIZER, documents_per_shard=100)
     split = TokenStore.open(tmp_path / "s").split("train")
-    windows = batches_of(split, replace(SENTENCES, sources=("a",)))._epochs._windows
+    windows = make_batches(split, replace(SENTENCES, sources=("a",)))._epochs._windows
     read = [windows.get(number).text.num_documents for number in range(windows.count)]
     assert len(read) == 3 and sum(read) == 1_200 and split.num_sources == 0
 
 
 def test_neighbouring_rows_are_uncorrelated(split: SplitView) -> None:
-    batches = batches_of(split, PAIRS)
-    numbers = np.concatenate([epoch_of(batches, epoch) for epoch in range(6)])
-    place = np.array([row[0] for row in text_of(batches, numbers)])
+    batches = make_batches(split, PAIRS)
+    numbers = np.concatenate([epoch_rows(batches, epoch) for epoch in range(6)])
+    place = np.array([row[0] for row in row_texts(batches, numbers)])
     windows, _ = batches._epochs.locate(numbers)
     means = np.array([place[windows == window].mean() for window in range(windows[-1] + 1)])
     assert means.std() < 1.5 * place.std() / np.sqrt(16), "a window does not have 16 unrelated parts"
@@ -185,9 +187,9 @@ def test_neighbouring_rows_are_uncorrelated(split: SplitView) -> None:
 
 
 def test_origins_are_numbered_in_the_whole_split(split: SplitView) -> None:
-    batches = batches_of(split, PAIRS)
-    numbers = epoch_of(batches, 0)[::40]
-    for row, where in zip(text_of(batches, numbers), origins(batches, numbers, ("a", "b")), strict=True):
+    batches = make_batches(split, PAIRS)
+    numbers = epoch_rows(batches, 0)[::40]
+    for row, where in zip(row_texts(batches, numbers), origins(batches, numbers, ("a", "b")), strict=True):
         document, first, _ = (int(n.replace(",", "")) for n in re.findall(r"\d[\d,]*\d|\d", where[0]))
         assert split.sentence_offsets[first] <= row[0] - 5 < split.sentence_offsets[first] + 48
         assert split.document_offsets[document] <= first < split.document_offsets[document + 1]
@@ -195,9 +197,9 @@ def test_origins_are_numbered_in_the_whole_split(split: SplitView) -> None:
 
 @pytest.mark.parametrize("rows", ["crops", "pieces"])
 def test_origins_of_records_are_their_sentences(split: SplitView, rows: Literal["crops", "pieces"]) -> None:
-    batches = batches_of(split, replace(SENTENCES, rows=rows, packing="none"))
-    numbers = epoch_of(batches, 0)[::10]
-    for row, where in zip(text_of(batches, numbers), origins(batches, numbers, ("a", "b")), strict=True):
+    batches = make_batches(split, replace(SENTENCES, rows=rows, packing="none"))
+    numbers = epoch_rows(batches, 0)[::10]
+    for row, where in zip(row_texts(batches, numbers), origins(batches, numbers, ("a", "b")), strict=True):
         document, *sentences = (int(n.replace(",", "")) for n in re.findall(r"\d[\d,]*\d|\d", where[0]))
         for sentence, token in zip(sentences, (row[0] - 5, row[-1] - 5), strict=True):
             assert split.sentence_offsets[sentence] <= token < split.sentence_offsets[sentence + 1]
@@ -207,7 +209,7 @@ def test_origins_of_records_are_their_sentences(split: SplitView, rows: Literal[
 @pytest.mark.parametrize("data", [LONG, replace(PAIRS, weights=(1.0, 3.0))])
 def test_lanes_read_the_text_once_for_any_host_count(split: SplitView, data: DataConfig) -> None:
     def run() -> LaneBatches:
-        return LaneBatches(lambda lane: batches_of(split, data, lane=lane), 4, BATCH)
+        return LaneBatches(lambda lane: make_batches(split, data, lane=lane), 4, BATCH)
 
     whole = [run().batch(step, BATCH) for step in range(0, 30, 7)]
     for hosts in (2, 4, 8):
@@ -220,7 +222,7 @@ def test_lanes_read_the_text_once_for_any_host_count(split: SplitView, data: Dat
         assert all(sum(lane is not None for lane in one._lanes) <= 4 // min(hosts, 4) + 1 for one in opened)
     lanes = [run().lane(number) for number in range(4)]
     if data.weights == ():
-        seen = [{token for row in text_of(lane, epoch_of(lane, 0)) for token in row} for lane in lanes]
+        seen = [{token for row in row_texts(lane, epoch_rows(lane, 0)) for token in row} for lane in lanes]
         assert sum(map(len, seen)) == len(set.union(*seen)) == split.num_tokens
         assert max(map(len, seen)) < 2 * min(map(len, seen)), "parts are single documents here"
 
@@ -228,7 +230,7 @@ def test_lanes_read_the_text_once_for_any_host_count(split: SplitView, data: Dat
 @pytest.mark.parametrize("lanes", [1, 2])
 def test_released_batches_are_planned_again(split: SplitView, lanes: int) -> None:
     def make(lane: Lane) -> PairBatches:
-        return batches_of(split, SENTENCES, lane=lane)
+        return make_batches(split, SENTENCES, lane=lane)
 
     batches = make(WHOLE_BATCH) if lanes == 1 else LaneBatches(make, lanes, BATCH)
     before = batches.batch(1, BATCH)

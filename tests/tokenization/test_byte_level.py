@@ -72,7 +72,7 @@ def roberta(real_data):
     return load_tokenizer(real_data / "vocab" / "roberta-base", AS_IT_IS)
 
 
-def ids_of(tokenizer, texts):
+def encode_ids(tokenizer, texts):
     return [ids.tolist() for ids in tokenizer.encode_sentences(texts)]
 
 
@@ -91,27 +91,27 @@ def ids_of(tokenizer, texts):
 def test_encoding_matches_the_plain_algorithm(small, texts):
     texts = [text.replace("\0", "") for text in texts]
     encodings = small.backend.encode_batch(texts, add_special_tokens=False)
-    assert ids_of(small, texts) == [encoding.ids for encoding in encodings]
+    assert encode_ids(small, texts) == [encoding.ids for encoding in encodings]
 
 
 @pytest.mark.long  # the next test compares them with transformers
 def test_robertas_files_match_the_plain_algorithm(roberta, sentences):
     plain = Plain(roberta)
-    assert ids_of(roberta, sentences[::3]) == [plain.encode(text) for text in sentences[::3]]
+    assert encode_ids(roberta, sentences[::3]) == [plain.encode(text) for text in sentences[::3]]
 
 
 def test_robertas_files_match_transformers(roberta, real_data, sentences):
     transformers = pytest.importorskip("transformers", reason="needs transformers")
     theirs = transformers.RobertaTokenizer.from_pretrained(real_data / "vocab" / "roberta-base", add_prefix_space=True)
     expected = theirs(sentences[::3], add_special_tokens=False, verbose=False)["input_ids"]
-    assert ids_of(roberta, sentences[::3]) == expected
+    assert encode_ids(roberta, sentences[::3]) == expected
 
 
 def test_trained_model_matches_the_plain_algorithm(sentences):
     trained = train_tokenizer("byte_bpe", count_for("byte_bpe", sentences[::16], AS_IT_IS), 2000, AS_IT_IS)
     plain = Plain(trained)
     assert trained.vocab_size == 2000
-    assert ids_of(trained, sentences[::12]) == [plain.encode(text) for text in sentences[::12]]
+    assert encode_ids(trained, sentences[::12]) == [plain.encode(text) for text in sentences[::12]]
 
 
 def test_decoding_restores_the_text(small):
@@ -130,7 +130,7 @@ def test_layout_and_special_tokens(small, roberta):
     assert small.tokens[:4] == ["<s>", "<pad>", "</s>", "<unk>"] and small.tokens[-1] == "<mask>"
     assert (roberta.cls_id, roberta.pad_id, roberta.sep_id, roberta.unk_id, roberta.mask_id) == (0, 1, 2, 3, 50264)
     pair = small.backend.encode("the cat", "the dog")
-    first, second = ids_of(small, ["the cat", "the dog"])
+    first, second = encode_ids(small, ["the cat", "the dog"])
     assert pair.ids == [small.cls_id, *first, small.sep_id, *second, small.sep_id]
     assert pair.type_ids == [0] * (len(first) + 2) + [1] * (len(second) + 1)
 
@@ -252,7 +252,7 @@ def test_bare_matters_only_without_prefix_space(small):
     without_prefix = ByteLevelBPE(*small.files.values(), BARE)
     ids, lengths = without_prefix.encode_running(sentences, bare)
     alone = [" the cat", " the cat", "", "the  cat", " the cat"]  # no space is added to a sentence without text
-    assert [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])] == ids_of(without_prefix, alone)
+    assert [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])] == encode_ids(without_prefix, alone)
     for tokenizer in (small, train_tokenizer("unigram", count_for("unigram", TEXT, AS_IT_IS), 120, AS_IT_IS)):
         pairs = zip(tokenizer.encode_running(sentences, bare), tokenizer.encode(sentences), strict=True)
         for running, expected in pairs:

@@ -27,20 +27,20 @@ RULES = {mode: TextRules(True, True, mode) for mode in ("words", "characters")}
 TOKENIZERS = {mode: WordPiece(TOKENS, rules, entities=MAP) for mode, rules in RULES.items()}
 
 
-def tokens_of(tokenizer: WordPiece, text: str) -> list[str]:
+def encode_tokens(tokenizer: WordPiece, text: str) -> list[str]:
     return [tokenizer.tokens[number] for number in tokenizer.encode([text])[0]]
 
 
 @pytest.mark.parametrize("mode", RULES)
 def test_map_applies_just_before_unk(mode: str) -> None:
     tokenizer = TOKENIZERS[mode]
-    assert tokens_of(tokenizer, "ab aba") == ["ab", "ab", "##a"], "pieces of the vocabulary come first"
-    assert tokens_of(tokenizer, "curie entity") == ["curie", *["[UNK]"] * (1 if mode == "words" else 6)]
-    assert tokens_of(tokenizer, "zede ZÉDÉ abc,αβγ.") == ["curie", "curie", "ENTITY", ",", "curie", "."]
-    assert tokens_of(tokenizer, "a龘b 北") == ["a", "北京", "b", "[UNK]"]
-    assert "curie" not in tokens_of(tokenizer, "zedes xzede αβγαβγ"), "only whole words"
+    assert encode_tokens(tokenizer, "ab aba") == ["ab", "ab", "##a"], "pieces of the vocabulary come first"
+    assert encode_tokens(tokenizer, "curie entity") == ["curie", *["[UNK]"] * (1 if mode == "words" else 6)]
+    assert encode_tokens(tokenizer, "zede ZÉDÉ abc,αβγ.") == ["curie", "curie", "ENTITY", ",", "curie", "."]
+    assert encode_tokens(tokenizer, "a龘b 北") == ["a", "北京", "b", "[UNK]"]
+    assert "curie" not in encode_tokens(tokenizer, "zedes xzede αβγαβγ"), "only whole words"
     assert set(tokenizer.entities) == {"zede", "abc", "αβγ", "龘", "zz"}, "ab is in the vocabulary"
-    assert tokens_of(WordPiece(TOKENS, RULES[mode]), "zede") != ["curie"]
+    assert encode_tokens(WordPiece(TOKENS, RULES[mode]), "zede") != ["curie"]
 
 
 @pytest.mark.parametrize("mode", RULES)

@@ -88,7 +88,7 @@ def test_real_chinese_is_masked_in_whole_words(real_data, tmp_path):
     batches = PairBatches(view, tokenizer, data, seed=1)
     plain = PairBatches(view, tokenizer, DataConfig(**{**vars(data), "max_predictions": 1}), seed=1)
     rows, text = batches.rows(np.arange(200)), plain.rows(np.arange(200))
-    of_word = {word for word in spelled if len(word) > 1}
+    long_words = {word for word in spelled if len(word) > 1}
     hidden_parts = 0
     for n in range(200):
         hidden = set(rows["mlm_positions"][n][rows["mlm_weights"][n] > 0].tolist())
@@ -98,7 +98,7 @@ def test_real_chinese_is_masked_in_whole_words(real_data, tmp_path):
         runs = np.split(np.array(sorted(hidden)), np.flatnonzero(np.diff(sorted(hidden)) > 1) + 1)
         for run in runs:
             spelled_run = "".join(tokenizer.tokens[original[place]] for place in run)
-            hidden_parts += spelled_run in of_word
+            hidden_parts += spelled_run in long_words
     assert hidden_parts > 300  # masking of single characters would rarely give whole words
 
 

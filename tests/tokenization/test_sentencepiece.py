@@ -38,11 +38,11 @@ def changed(tokenizer, change):
     return proto.SerializeToString()
 
 
-def model_of(tokenizer):
+def parse_model(tokenizer):
     return read_model(tokenizer.files["spiece.model"], "test")
 
 
-def ids_of(tokenizer, texts):
+def encode_ids(tokenizer, texts):
     return [ids.tolist() for ids in tokenizer.encode_sentences(texts)]
 
 
@@ -57,14 +57,14 @@ def ids_of(tokenizer, texts):
 def test_encoding_matches_the_library(small, texts):
     texts = [text.replace("\0", "") for text in texts]
     encodings = small.encoder.encode_batch(texts, add_special_tokens=False)
-    assert ids_of(small, texts) == [encoding.ids for encoding in encodings]
+    assert encode_ids(small, texts) == [encoding.ids for encoding in encodings]
 
 
 @pytest.mark.parametrize("kind", [pytest.param("unigram", marks=pytest.mark.long), "bpe"])
 def test_trained_model_matches_the_library(sentences, kind):
     trained = train_tokenizer(kind, count_for(kind, sentences[::2], AS_IT_IS), 8000, AS_IT_IS)
     assert trained.vocab_size == 8000
-    assert ids_of(trained, sentences[1::4]) == library(trained).encode(sentences[1::4])
+    assert encode_ids(trained, sentences[1::4]) == library(trained).encode(sentences[1::4])
 
 
 def test_alberts_model_matches_the_library(real_data, sentences):
@@ -73,7 +73,7 @@ def test_alberts_model_matches_the_library(real_data, sentences):
     score = np.array([processor.get_score(number) for number in range(albert.vocab_size)], np.float64)
     score[albert.unk_id] = 0
     sentences = sentences[::2]
-    ours, theirs = ids_of(albert, sentences), processor.encode(sentences)
+    ours, theirs = encode_ids(albert, sentences), processor.encode(sentences)
     different = [(a, b) for a, b in zip(ours, theirs, strict=True) if a != b]
     assert len(different) <= len(sentences) / 2000
     for a, b in different:  # two segmentations whose scores are equal within the precision of 32 bits
@@ -88,15 +88,15 @@ def test_alberts_model_matches_transformers(real_data, sentences, uncased):
     ours = load_tokenizer(folder, TextRules(uncased, uncased))
     # Built from the model's pieces, because from_pretrained, unlike the library, drops the space before ( ) " - .
     theirs = transformers.AlbertTokenizer(
-        vocab=[(piece.piece, piece.score) for piece in model_of(ours).pieces],
-        _spm_precompiled_charsmap=model_of(ours).normalizer_spec.precompiled_charsmap,
+        vocab=[(piece.piece, piece.score) for piece in parse_model(ours).pieces],
+        _spm_precompiled_charsmap=parse_model(ours).normalizer_spec.precompiled_charsmap,
         do_lower_case=uncased,
         keep_accents=not uncased,
     )
     texts = [text for text in sentences if "''" not in text and "``" not in text]
     assert len(texts) > 0.99 * len(sentences)
     texts = texts[::9]  # the test above compares half of them with the library
-    assert ids_of(ours, texts) == theirs(texts, add_special_tokens=False, verbose=False)["input_ids"]
+    assert encode_ids(ours, texts) == theirs(texts, add_special_tokens=False, verbose=False)["input_ids"]
 
 
 def test_text_cannot_forge_a_special_token(small):
@@ -119,14 +119,14 @@ def test_user_defined_special_tokens_are_not_in_text():
     model = SentencePiece(user_defined("unigram", ["[CLS]", "[SEP]", "[MASK]", "<nl>"]), AS_IT_IS)
     assert model.surfaces[model.mask_id] == b"" and model.mask_id not in model.encode(["the [MASK] cat"])[0]
     assert model.tokens.index("<nl>") in model.encode(["the <nl> cat"])[0]
-    assert ids_of(model, ["a cat <nl> b"]) == library(model).encode(["a cat <nl> b"])
+    assert encode_ids(model, ["a cat <nl> b"]) == library(model).encode(["a cat <nl> b"])
     with pytest.raises(ValueError, match=r"a BPE model with user-defined symbols is unsupported"):
         SentencePiece(user_defined("bpe", ["[CLS]", "[SEP]", "[MASK]", "<nl>"]), AS_IT_IS)
 
 
 def test_exported_tokenizer_encodes_pairs(small):
     pair = small.backend.encode("the cat", "the dog")
-    first, second = ids_of(small, ["the cat", "the dog"])
+    first, second = encode_ids(small, ["the cat", "the dog"])
     assert pair.ids == [small.cls_id, *first, small.sep_id, *second, small.sep_id]
     assert pair.type_ids == [0] * (len(first) + 2) + [1] * (len(second) + 1)
     assert small.decode(pair.ids) == "the cat the dog"
@@ -175,7 +175,7 @@ def test_same_words_give_the_same_bytes():
 
 
 def test_sums_of_scores_are_exact(small):
-    scores = np.array([piece.score for piece in model_of(small).pieces])
+    scores = np.array([piece.score for piece in parse_model(small).pieces])
     assert (scores * 1024 == np.round(scores * 1024)).all() and scores.min() > -64 * 64
 
 

@@ -73,15 +73,15 @@ def test_trained_alphabet_has_the_letters_of_the_text():
         train_tokenizer("characters", counts, 5, RULES)
 
 
-def tokens_of(tokenizer: Tokenizer, text: str) -> list[str]:
+def encode_tokens(tokenizer: Tokenizer, text: str) -> list[str]:
     return [tokenizer.tokens[number] for number in tokenizer.encode([text])[0]]
 
 
 def test_kmers_leave_remaining_letters_as_tokens():
     ours = make("kmers:3")
     assert ours.vocab_size == 5 + 64 + 5
-    assert tokens_of(ours, "ACGTAC GT") == ["ACG", "TAC", "G", "T"]
-    assert tokens_of(ours, "ACNGTAT*C") == ["A", "C", "N", "GTA", "T", "[UNK]", "C"]
+    assert encode_tokens(ours, "ACGTAC GT") == ["ACG", "TAC", "G", "T"]
+    assert encode_tokens(ours, "ACNGTAT*C") == ["A", "C", "N", "GTA", "T", "[UNK]", "C"]
     assert ours.decode(ours.encode(["ACGTACG"])[0]) == "ACGTACG"
     assert ours.offsets("ACG TA").tolist() == [[0, 3], [4, 5], [5, 6]]
 
@@ -106,10 +106,10 @@ def test_smiles_are_split_into_atoms_and_bonds():
     ours = train_tokenizer("regex:smiles", counts, 100, RULES)
     symbols = ["C", "C", "(", "=", "O", ")", "N", "c", "1", "c", "c", "c", "(", "Cl", ")", "c", "[nH]", "1", "."]
     symbols += ["Br", "[C@@H]", "(", "F", ")", "%12", "C", "#", "N"]
-    assert tokens_of(ours, text) == symbols and ours.tokens[5:] == sorted({*symbols})
-    assert tokens_of(ours, "C[Na+]") == ["C", "[UNK]"] and ours.decode(ours.encode([text])[0]) == text
+    assert encode_tokens(ours, text) == symbols and ours.tokens[5:] == sorted({*symbols})
+    assert encode_tokens(ours, "C[Na+]") == ["C", "[UNK]"] and ours.decode(ours.encode([text])[0]) == text
     codons = train_tokenizer("regex:[ACGU]{3}", count_for("regex:[ACGU]{3}", ["ACGUUUAC"], RULES), 100, RULES)
-    assert tokens_of(codons, "ACGUUUAC") == ["ACG", "UUU", "AC"]
+    assert encode_tokens(codons, "ACGUUUAC") == ["ACG", "UUU", "AC"]
 
 
 def test_sequence_bpe_has_no_word_borders(tmp_path):
@@ -119,9 +119,9 @@ def test_sequence_bpe_has_no_word_borders(tmp_path):
     ours = train_tokenizer("sequence_bpe", counts, 40, RULES)
     assert ours.vocab_size == 40 and ours.kind == "symbols" and not ours.is_continuation.any()
     assert any("GATTACA" in token for token in ours.tokens)
-    tokens = tokens_of(ours, texts[0])
+    tokens = encode_tokens(ours, texts[0])
     assert "".join(tokens) == texts[0] and len(tokens) < len(texts[0]) / 3
-    assert tokens_of(ours, "GAT TACA") == tokens_of(ours, "GAT") + tokens_of(ours, "TACA")
+    assert encode_tokens(ours, "GAT TACA") == encode_tokens(ours, "GAT") + encode_tokens(ours, "TACA")
     assert ours.decode(ours.encode([texts[0]])[0]) == texts[0]
     for name, content in ours.files.items():
         (tmp_path / name).write_bytes(content)

@@ -46,7 +46,7 @@ SWITCHES = [(lowercase, strip) for lowercase in (True, False) for strip in (True
 
 
 @functools.lru_cache(4)
-def oracle_of(wordpiece):
+def library_tokenizer(wordpiece):
     """The library's own BERT tokenizer with the same vocabulary and rules."""
     rules, vocab = wordpiece.rules, {token: number for number, token in enumerate(wordpiece.tokens)}
     library = BertWordPieceTokenizer(
@@ -66,7 +66,7 @@ def small_wordpiece(lowercase, strip_accents):
 
 
 def assert_same_ids(wordpiece, sentences):
-    expected = oracle_of(wordpiece).encode_batch(sentences, add_special_tokens=False)
+    expected = library_tokenizer(wordpiece).encode_batch(sentences, add_special_tokens=False)
     ids, lengths = wordpiece.encode(sentences)
     assert lengths.tolist() == [len(encoding.ids) for encoding in expected]
     assert ids.tolist() == [i for encoding in expected for i in encoding.ids]
