@@ -336,7 +336,7 @@ def test_crash_during_recovery_ends_with_the_same_bits(
 
 
 @pytest.mark.long
-def test_spike_recovery_is_off_by_default(job: Job, tmp_path: Path) -> None:
+def test_spike_without_recovery_is_trained_through(job: Job, tmp_path: Path) -> None:
     train_job(with_training(job, tmp_path, spike_deviations=0.0), lambda line: None)
     curve = dict(losses(tmp_path))
     assert curve[26] > curve[24] + 1, "the wrong labels cause no spike"

@@ -195,7 +195,7 @@ def test_telemetry_writes_everywhere_and_closes_everything(tmp_path):
     assert writer.seen and read_metrics(tmp_path / "metrics.jsonl")[0]["train/mlm_loss"] == 2.0
 
 
-def test_a_failed_replacement_leaves_the_old_file(tmp_path):
+def test_failed_replacement_leaves_the_old_file(tmp_path):
     path = tmp_path / "page"
     replace_text(path, "old")
     with pytest.raises(UnicodeEncodeError):
