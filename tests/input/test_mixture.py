@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pair_corpora import MemorySplit, Specials, random_documents
 
-from bertjax.config import DataConfig, load_recipe, validate
+from bertjax.config import Config, DataConfig, StageConfig, load_recipe, validate
 from bertjax.input.batches import PairBatches
 from bertjax.input.epochs import Epochs
 from bertjax.input.evaluation_sets import evaluation_sets
@@ -124,6 +124,17 @@ def test_mmbert_stages_have_the_published_shares_and_masks() -> None:
         tokens_read = np.bincount(source, ends - starts, minlength=1_833)
         longest = np.diff(split.sentence_offsets[split.document_offsets]).max()
         assert np.abs(tokens_read - shares * sizes.sum()).max() <= 2 * longest
+
+
+def test_stage_inherits_sources_of_the_stage_before() -> None:
+    names = ("text:a", "text:b", "text:c")
+    data = replace(DATA, sources=names, rows="doc_sentences", temperature=0.7, active_sources=names[:2])
+    stages = StageConfig(start=5, temperature=0.5, active_sources=()), StageConfig(start=9, temperature=0.3)
+    split = make_split(60, 20, 9)
+    phases = validate(Config(data=data, stages=stages)).stage_data
+    for phase, power, active in zip(phases, (0.7, 0.5, 0.3), (2, 3, 3), strict=True):
+        shares = np.where(np.arange(3) < active, split.source_tokens**power, 0)
+        np.testing.assert_allclose(Epochs(split, phase, seed=1).shares, shares / shares.sum(), rtol=1e-12)
 
 
 def test_random_b_is_never_a_copy_of_the_same_document() -> None:
