@@ -1,4 +1,4 @@
-"""The protocol of hooks, which the loop calls between its steps; its own features and user callbacks implement it."""
+"""The protocol of hooks, which the loop calls between its steps. Built-in features and user callbacks implement it."""
 
 from __future__ import annotations
 

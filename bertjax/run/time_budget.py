@@ -262,7 +262,7 @@ def measure(job: Job, seconds: float, processes: Processes, finish: Finish) -> C
 def _measure_steps(
     job: Job, stage: RunStage, state: TrainState, seconds: float, processes: Processes
 ) -> tuple[TrainState, float, float]:
-    """Returns the state after some steps, the seconds until the first batch, and the seconds of a compiled step."""
+    """Return the state after some steps, the seconds until the first batch, and the seconds of a compiled step."""
     metrics, temporaries = StepMetrics(job.peak.flops), Temporaries()
     opened = time.perf_counter()
     with stage.open_feed(job.mesh, stage.start) as feed:

@@ -26,7 +26,7 @@ from bertjax.run.hooks.profile import Profile, steps_to_profile
 from bertjax.run.hooks.progress import ShowProgress
 from bertjax.run.hooks.redundancy import Redundancy
 from bertjax.run.hooks.save import Save
-from bertjax.run.hooks.spike_recovery import Spike, SpikeRecovery, SpikeWatch, skips_to_begin_with, with_skips
+from bertjax.run.hooks.spike_recovery import Spike, SpikeRecovery, SpikeWatch, initial_skips, with_skips
 from bertjax.run.hooks.stop_signal import StopSignal
 from bertjax.run.hooks.user_callbacks import UserCallbacks
 from bertjax.run.job import Job, RunStage
@@ -65,9 +65,9 @@ def train_job(
         with alone() as processes:
             return train_job(job, say, initial, processes, callbacks)
     directory, training, first = to_path(job.config.directory), job.config.training, job.stages[0]
-    skips, first_skipped = skips_to_begin_with(job, processes, say), None
+    skips, first_skipped = initial_skips(job, processes, say), None
     while True:  # after a loss spike, train again from a checkpoint before it
-        skipping = with_skips(job, skips)
+        skipping_job = with_skips(job, skips)
         try:
             with contextlib.ExitStack() as stack:
                 # 1. The directory and its checkpoints
@@ -86,16 +86,16 @@ def train_job(
                 with settings_named(making, job.config, job.mesh, saved=checkpoints.steps), SIGNS.doing(making):
                     if first_skipped is not None:
                         checkpoints.leave_out(first_skipped)
-                    state = starting_state(skipping, checkpoints, say, initial)
-                start, last_step = int(state.step), skipping.stages[-1].stop
+                    state = starting_state(skipping_job, checkpoints, say, initial)
+                start, last_step = int(state.step), skipping_job.stages[-1].stop
 
                 # 3. The logs; after the state, because a refused run must not change the files in the directory
                 telemetry, logged = Telemetry([]), []
                 if processes.first:
-                    if notice := describe_run(skipping.config, job.tokenizer, staging):
+                    if notice := describe_run(skipping_job.config, job.tokenizer, staging):
                         say(notice)
                     with SIGNS.doing("opening the logs"):
-                        loggers = openers(skipping.config)
+                        loggers = openers(skipping_job.config)
                         telemetry = open_telemetry(directory, start, loggers=loggers, staging=staging)
                     logged = logged_until(directory, start)
                 stack.enter_context(telemetry)
@@ -107,8 +107,8 @@ def train_job(
                         initial=start,
                         every=training.log_every,
                         every_seconds=seconds_between_lines(),
-                        units_left=functools.partial(steps_left, skipping.stages),
-                        pauses_left=functools.partial(evaluations_left, skipping.stages),
+                        units_left=functools.partial(steps_left, skipping_job.stages),
+                        pauses_left=functools.partial(evaluations_left, skipping_job.stages),
                         pause_units=first.evaluation.batches * _EVALUATION / first.training.microbatches,
                         stream=stream,
                     )
@@ -122,7 +122,7 @@ def train_job(
                 if training.verify_every or training.digest_every:
                     redundancy = Redundancy(job, processes)
                     hooks.append(redundancy)
-                    skipping = replace(skipping, stages=tuple(map(redundancy.checked, skipping.stages)))
+                    skipping_job = replace(skipping_job, stages=tuple(map(redundancy.checked, skipping_job.stages)))
                 if job.patience is not None:
                     best = stack.enter_context(open_checkpoints(directory / checkpoint.BEST, keep_last=1))
                     hooks.append(EarlyStopping(job.patience, best, past["figures"]))
@@ -131,11 +131,11 @@ def train_job(
                     hooks.append(stack.enter_context(Profile(traced, directory / PROFILE)))
                 hooks += [Log(telemetry), NanGuard()]
                 if training.spike_deviations:
-                    hooks.append(SpikeRecovery(skipping.config.training, past["losses"], training.skips))
+                    hooks.append(SpikeRecovery(skipping_job.config.training, past["losses"], training.skips))
                 hooks += [Evaluate(), Save()]
 
                 # 5. The loop
-                run = Run(skipping, processes, checkpoints, progress, past, hooks, state)
+                run = Run(skipping_job, processes, checkpoints, progress, past, hooks, state)
                 try:
                     return train(run)
                 finally:  # hooks and callbacks hold references to the run, which would keep its arrays alive
@@ -143,8 +143,8 @@ def train_job(
                     run.metrics = {}
         except Spike as spike:
             first_skipped, message = spike.window.first, str(spike)
-            if checkpoint_metadata.DRAWN in skipping.metadata:  # its checkpoint may be set aside now
-                job.metadata[checkpoint_metadata.DRAWN] = skipping.metadata[checkpoint_metadata.DRAWN]
+            if checkpoint_metadata.DRAWN in skipping_job.metadata:  # its checkpoint may be set aside now
+                job.metadata[checkpoint_metadata.DRAWN] = skipping_job.metadata[checkpoint_metadata.DRAWN]
             skips = with_skip(skips, first_skipped, spike.window.stop)
         state, hooks = None, []  # free the state of the run that ended
         say(f"{message}; skipping these rows from now on (training.skips={skips})")

@@ -21,7 +21,7 @@ from bertjax.config import Config, TrainingConfig, load_recipe, validate
 from bertjax.config.skips import batch_number, parse_skips, with_skip
 from bertjax.run.callbacks import Callback
 from bertjax.run.checkpoint import DIRECTORY, Checkpoints, read_metadata, saved_steps
-from bertjax.run.hooks.spike_recovery import MOST, Spike, SpikeWatch, Window, skips_to_begin_with, with_skips
+from bertjax.run.hooks.spike_recovery import MOST, Spike, SpikeWatch, Window, initial_skips, with_skips
 from bertjax.run.job import Job, assemble
 from bertjax.run.metrics import LOSS
 from bertjax.run.telemetry import read_metrics, summarize_log
@@ -240,7 +240,7 @@ def test_skips_in_the_config_are_not_added_twice(
     with Checkpoints(tmp_path / DIRECTORY, keep_last=1) as checkpoints:
         checkpoints.save(20, {"params": jnp.zeros(2)}, begun.metadata)
     with alone() as processes:
-        assert skips_to_begin_with(with_training(job, tmp_path, skips=now), processes, print) == expected
+        assert initial_skips(with_training(job, tmp_path, skips=now), processes, print) == expected
 
 
 class SpikeAfter(Callback):

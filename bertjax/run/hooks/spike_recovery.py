@@ -160,7 +160,7 @@ class SpikeRecovery(Callback):
             raise
 
 
-def skips_to_begin_with(job: Job, processes: Processes, say: Callable[[str], None]) -> tuple[str, ...]:
+def initial_skips(job: Job, processes: Processes, say: Callable[[str], None]) -> tuple[str, ...]:
     """Merge the config's `training.skips` with the skips in the run's newest checkpoint."""
     skips_in_checkpoint = _recorded_skips(to_path(job.config.directory)) if processes.first else ((), ())
     config_skips = job.config.training.skips
