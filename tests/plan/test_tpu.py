@@ -43,7 +43,7 @@ def run_plan(recipe: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "bertjax", "plan", recipe, *arguments]
     # The environment of a user: without the variables that the tests set for CPU devices.
     environment = {key: value for key, value in os.environ.items() if key not in ("XLA_FLAGS", "JAX_PLATFORMS")}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900)
+    return subprocess.run(command, capture_output=True, text=True, env=environment)
 
 
 @pytest.mark.skipif(NO_COMPILER, reason="libtpu, the TPU compiler, is not installed; pip install 'bertjax[tpu]'")
@@ -127,7 +127,7 @@ def window_on_a_tpu(length: int) -> tuple[int, int, str]:
     script = str(Path(__file__).with_name("window_on_tpu.py"))
     environment = os.environ | planning_environment("v5e:1x1", os.environ)
     command = [sys.executable, script, str(length)]
-    ended = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900)
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert ended.returncode == 0, ended.stderr
     _, temporaries, kernels, choice = ended.stdout.split(maxsplit=3)
     return int(temporaries), int(kernels), choice.strip()
