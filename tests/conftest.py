@@ -1,4 +1,4 @@
-"""Eight fake CPU devices for every test, so that each mesh is a real one. Must run before jax is imported."""
+"""Pytest options, tiers and shared fixtures; must be imported before jax, because tests have eight fake CPU devices."""
 
 import gc
 import itertools
@@ -12,13 +12,13 @@ import object_storage
 import pytest
 from hypothesis import HealthCheck, settings
 
-# What a room has to try the package with, the others use as well.
+# Test helpers of each folder can be imported by tests of the others.
 sys.path += sorted(str(room) for room in Path(__file__).parent.iterdir() if room.is_dir())
 
 from fake_devices import on_devices, xla_flags
 
-# What one test has compiled the next one, another worker, or a process that it starts, takes from a cache that lasts
-# for the session; and workers start processes by forking one that they share.
+# Compiled programs are cached for the session, for all workers and the processes they start; workers start processes
+# by forking a shared one.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     _CACHE = tempfile.TemporaryDirectory(prefix="bertjax-tests-", ignore_cleanup_errors=True)
     os.environ["JAX_COMPILATION_CACHE_DIR"] = f"{_CACHE.name}/programs"
@@ -28,9 +28,9 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ["HF_HUB_OFFLINE"] = "1"  # a name that is no folder is not looked for on the network
+os.environ["HF_HUB_OFFLINE"] = "1"  # names that are not folders are not looked up on the network
 
-# How long an example takes is no property of it on a machine that others load too.
+# Other programs may load the machine, so the time of an example says nothing about it.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
@@ -73,23 +73,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Keep what tests import out of the garbage collector, which took a tenth of their time to look through it."""
+    """Exclude imported modules from garbage collection, which otherwise takes a tenth of the tests' time."""
     gc.freeze()
     gc.set_threshold(20_000, 10, 10)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def speed_is_measured_in_a_moment() -> None:
-    """The product by which a run knows its MFU is a small one: tests start hundreds of runs."""
-    if "jax" in sys.modules:  # what has been collected without it starts without it
+def fast_speed_measurement() -> None:
+    """Use a small matrix product to measure the device's speed for MFU, because tests start hundreds of runs."""
+    if "jax" in sys.modules:  # tests that do not import jax start without it
         from zygote import measure_speed_in_a_moment
 
         measure_speed_in_a_moment()
 
 
 @pytest.fixture(scope="module", autouse=True)
-def programs_end_with_their_file() -> Iterator[None]:
-    """What a file of tests has compiled is of no use to the next one: kept, it takes gigabytes of each worker."""
+def clear_programs() -> Iterator[None]:
+    """Free compiled programs after each test file; otherwise they use gigabytes in each worker."""
     yield
     if "jax" in sys.modules:
         sys.modules["jax"].clear_caches()
@@ -97,7 +97,7 @@ def programs_end_with_their_file() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def one_device() -> Iterator[None]:
-    """As on a machine with one device, for runs whose mesh does not matter: those on eight take twice the time."""
+    """A machine with one device, for runs whose mesh does not matter, because eight devices take twice the time."""
     with on_devices(1):
         yield
 
@@ -112,7 +112,7 @@ def real_data() -> Path:
 
 @pytest.fixture
 def in_memory(tmp_path: Path) -> Iterator[Path]:
-    """An empty folder where writing and syncing files costs next to nothing, if this machine has one."""
+    """An empty folder in memory, where syncing files is cheap, or on disk if there is none."""
     memory = Path("/dev/shm")
     if not memory.is_dir():
         yield tmp_path
@@ -123,7 +123,7 @@ def in_memory(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object_storage.Server]:
-    """A server that speaks S3, which every client finds by the environment."""
+    """An S3 server; the environment directs all clients to it."""
     if object_storage.MISSING:
         pytest.skip(f"needs {', '.join(object_storage.MISSING)}: pip install s3fs 'moto[server]'")
     server = object_storage.Server(tmp_path_factory.mktemp("server") / "log")
@@ -136,11 +136,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object_storage.
 
 @pytest.fixture(params=["memory", "s3"])
 def bucket(request: pytest.FixtureRequest) -> str:
-    """The URL of an empty bucket, in fsspec's storage in memory and on the server."""
+    """The URL of an empty bucket, in fsspec's memory file system or on the S3 server."""
     return request.getfixturevalue("server").bucket() if request.param == "s3" else f"memory://bucket-{next(_BUCKETS)}"
 
 
 @pytest.fixture
 def s3(server: object_storage.Server) -> str:
-    """The URL of an empty bucket on the server."""
+    """The URL of an empty bucket on the S3 server."""
     return server.bucket()

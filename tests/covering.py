@@ -1,4 +1,4 @@
-"""Covering arrays: few combinations of options in which every two values meet."""
+"""Covering arrays: small sets of rows that contain every pair of option values."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ def covering_rows(
     triples: Sequence[str] = (),
     is_excluded: Callable[[Mapping[str, Any]], bool] = lambda row: False,
 ) -> list[dict[str, Any]]:
-    """Rows in which every two values of different keys meet, and every three values of the keys in `triples`.
+    """Rows that contain every pair of values of different keys, and every triple of values of the keys in `triples`.
 
-    Greedy and without chance: each row begins with the first combination that no row has yet, and takes for every
-    other key the value that brings most new combinations. Combinations that are excluded are in no row.
+    A deterministic greedy search: each row begins with the first missing combination, and takes for every other key
+    the value that adds most missing combinations. No row contains an excluded combination.
     """
     keys = list(values)
     groups = [*itertools.combinations(keys, 2), *itertools.combinations(triples, 3)]
@@ -31,17 +31,17 @@ def covering_rows(
         for key in keys:
             if key in row:
                 continue
-            news = {}
+            gains = {}
             for shift in range(len(values[key])):
                 value = values[key][(shift + len(rows)) % len(values[key])]
                 trial = row | {key: value}
                 if not is_excluded(trial):
-                    news[value] = sum(
+                    gains[value] = sum(
                         all(trial.get(k) == v for k, v in combination)
                         for combination in missing
                         if (key, value) in combination
                     )
-            row[key] = max(news, key=news.__getitem__)
+            row[key] = max(gains, key=gains.__getitem__)
         rows.append({key: row[key] for key in keys})
         for combination in [c for c in missing if all(row[k] == v for k, v in c)]:
             del missing[combination]

@@ -1,7 +1,7 @@
-"""Pretraining records, made and written as google-research/bert's create_pretraining_data.py does, apart from ours.
+"""An independent version of google-research/bert's create_pretraining_data.py, which writes pretraining records.
 
-Its rules for pairs are shortened (a chunk is always as long as it may be); what is hidden and how, what is padded and
-how it is written is the script's own.
+The rules for pairs are simplified (every chunk has the maximum length); masking, padding and format are those of the
+script.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
 class Instance(NamedTuple):
-    """A row before it is padded."""
+    """A row before padding."""
 
     tokens: list[str]
     segment_ids: list[int]
@@ -27,7 +27,7 @@ class Instance(NamedTuple):
 
 
 def write_vocabulary(path: Path, documents: list[list[list[str]]], filler: int = 0) -> list[str]:
-    """Write and return a vocabulary of the documents' words, `filler` unused entries in front of the special ones."""
+    """Write and return a vocabulary of the documents' words, with `filler` unused entries after the first token."""
     words = sorted({word for document in documents for sentence in document for word in sentence})
     unused = [f"[unused{n}]" for n in range(filler)]
     vocabulary = [SPECIAL[0], *unused, *SPECIAL[1:], *words]
@@ -38,7 +38,7 @@ def write_vocabulary(path: Path, documents: list[list[list[str]]], filler: int =
 def make_instances(
     documents: list[list[list[str]]], vocabulary: list[str], length: int, most: int, seed: int
 ) -> list[Instance]:
-    """Pairs of segments with their masks, shuffled."""
+    """Shuffled pairs of segments, with masked tokens."""
     rng = random.Random(seed)
     instances = []
     for number, document in enumerate(documents):
@@ -71,7 +71,7 @@ def make_instances(
 def hide(
     tokens: list[str], segments: list[int], vocabulary: list[str], most: int, rng: random.Random
 ) -> tuple[list[str], list[int], list[int], list[str]]:
-    """create_masked_lm_predictions: the tokens to show, their segments, which are hidden, what they were."""
+    """Like create_masked_lm_predictions, return the masked tokens, segments, and masked positions with their labels."""
     candidates = [place for place, token in enumerate(tokens) if token not in ("[CLS]", "[SEP]")]
     rng.shuffle(candidates)
     positions = sorted(candidates[: min(most, max(1, round(len(tokens) * 0.15)))])
@@ -85,7 +85,7 @@ def hide(
 
 
 def features(instance: Instance, vocabulary: list[str], length: int, most: int) -> OrderedDict[str, list]:
-    """What write_instance_to_example_files puts in a record."""
+    """The features of a record, as in write_instance_to_example_files."""
     ids = {token: place for place, token in enumerate(vocabulary)}
 
     def padded(values: list, size: int) -> list:
@@ -103,7 +103,7 @@ def features(instance: Instance, vocabulary: list[str], length: int, most: int) 
 
 
 def serialized(made: dict[str, list]) -> bytes:
-    """A tf.train.Example."""
+    """Serialize a record as a tf.train.Example."""
     tf = import_tensorflow(required=True)
 
     def feature(values: list) -> tf.train.Feature:
@@ -111,13 +111,13 @@ def serialized(made: dict[str, list]) -> bytes:
             return tf.train.Feature(float_list=tf.train.FloatList(value=values))
         return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
 
-    known = OrderedDict((key, feature(values)) for key, values in made.items())
-    # The order of the features is otherwise another one in every process.
-    return tf.train.Example(features=tf.train.Features(feature=known)).SerializeToString(deterministic=True)
+    converted = OrderedDict((key, feature(values)) for key, values in made.items())
+    # Otherwise the order of the features differs between processes.
+    return tf.train.Example(features=tf.train.Features(feature=converted)).SerializeToString(deterministic=True)
 
 
 def write_records(paths: list[Path], records: list[bytes]) -> None:
-    """Write records in turn to the files; those that end in .gz are compressed."""
+    """Distribute records among the files, in turn; files that end in .gz are compressed."""
     tf = import_tensorflow(required=True)
 
     writers = [tf.io.TFRecordWriter(str(path), "GZIP" if path.suffix == ".gz" else "") for path in paths]

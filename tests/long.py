@@ -1,12 +1,11 @@
-"""Run what takes too long for the suite, one piece after the other, and print a table of the outcomes.
+"""Run the long tests and checks one after the other, and print a table of outcomes.
 
-    python tests/long.py [NAME...]        all pieces, or those named; `./launch/test.sh --long` installs and calls this
+    python tests/long.py [NAME...]        all pieces, or the named ones; `./launch/test.sh --long` installs and calls it
 
-A piece is the tests marked `long` of a room or of some of its files, or one of the scripts `tests/**/check_*.py`. What
-a piece prints goes to a file of its own in `build/long/`. A piece whose data or packages are missing is skipped, with
-the reason. Exits with 1 if a piece fails, with 130 if it is interrupted, and then the table says which pieces did not
-run.
-`tests/long.json` keeps each piece's last outcome with its date and commit, and names those that never ran.
+A piece is one of the scripts `tests/**/check_*.py`, or the tests marked `long` of a folder or of some of its files.
+Each piece prints to its own file in `build/long/`. A piece is skipped, with the reason, if its data or packages are
+missing. The exit code is 1 if a piece fails, and 130 after an interruption; the table then lists the pieces that did
+not run. `tests/long.json` has each piece's last outcome with its date and commit, or `not run`.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ INTERRUPTED = 130
 
 @dataclass(frozen=True)
 class Piece:
-    """One program to run from the root of the repository: words behind `python`, where {logs} is the folder of logs.
+    """A program to run at the root of the repository: the arguments of `python`, in which {logs} is the log folder.
 
-    `missing` returns why it cannot run here, or "".
+    `missing` returns the reason why it cannot run here, or "".
     """
 
     name: str
@@ -45,7 +44,7 @@ class Piece:
 
 
 def needs_data(*folders: str) -> Callable[[], str]:
-    """The reason to skip a piece that reads these folders of the real data."""
+    """Return a check that these folders of the real data exist."""
 
     def missing() -> str:
         absent = [str(DATA / folder) for folder in folders if not (DATA / folder).exists()]
@@ -55,7 +54,7 @@ def needs_data(*folders: str) -> Callable[[], str]:
 
 
 def needs_modules(*names: str) -> Callable[[], str]:
-    """The reason to skip a piece that imports these modules."""
+    """Return a check that these modules are installed."""
 
     def missing() -> str:
         absent = [name for name in names if importlib.util.find_spec(name) is None]
@@ -65,21 +64,22 @@ def needs_modules(*names: str) -> Callable[[], str]:
 
 
 def needs_a_launcher() -> str:
-    """The reason to skip the check of commands: none of the programs that would read them is installed."""
-    there = shutil.which("gcloud") or shutil.which("xpk") or importlib.util.find_spec("sky")
-    return "" if there else "none of gcloud, xpk and sky is installed"
+    """Check that a program is installed whose commands the launchers print."""
+    is_installed = shutil.which("gcloud") or shutil.which("xpk") or importlib.util.find_spec("sky")
+    return "" if is_installed else "none of gcloud, xpk and sky is installed"
 
 
 def first_of(*checks: Callable[[], str]) -> Callable[[], str]:
-    """The first reason that applies."""
+    """Combine checks: return the first reason that applies."""
     return lambda: next((reason for check in checks if (reason := check())), "")
 
 
 _WORKERS = str(min(4, 1 + (os.cpu_count() or 1)))
 _FAULTS = ("crash", "bitrot", "kills", "hangs", "fuzzing", "sabotages")
-# -vv undoes the -q of setup.cfg and names each test as it ends, so that the log of a run cut off has the failures.
+# -vv overrides the -q of setup.cfg and prints each test as it ends, so that the log of an interrupted run has the
+# failures.
 _PYTEST = ("-m", "pytest", "--long", "-m", "long", "-vv", "-ra", "--durations=20", "--numprocesses", _WORKERS)
-# The rooms with tests marked `long`, and the tests that are in no room.
+# The folders with tests marked `long`, and the files directly in tests/.
 ROOMS = {
     room: (f"tests/{room}",)
     for room in (
@@ -88,7 +88,7 @@ ROOMS = {
     )
 } | {"package": tuple(sorted(f"tests/{path.name}" for path in (REPOSITORY / "tests").glob("test_*.py")))}
 
-# The files of a room that are a piece of their own, as the room takes over half an hour.
+# Files of a folder that are separate pieces, because the whole folder takes more than half an hour.
 PARTS = {
     "convert": {
         "tokenizers": ("test_tokenizer_matrix.py", "test_hostile_folders.py"),
@@ -102,20 +102,20 @@ PARTS = {
 
 
 def long_tests(name: str, words: Sequence[str]) -> Piece:
-    """The piece of the tests marked `long` that these words of pytest select."""
+    """The piece that runs the long tests selected by these arguments of pytest."""
     name = f"tests-{name}"
     return Piece(name, (*_PYTEST, f"--junitxml={{logs}}/{name}.xml", "--dist", "worksteal", *words))
 
 
 def room_pieces() -> Iterator[Piece]:
-    """Each room, after its `PARTS`."""
+    """The piece of each folder, preceded by its `PARTS`."""
     for room, paths in ROOMS.items():
         parts = {part: [f"tests/{room}/{file}" for file in files] for part, files in PARTS.get(room, {}).items()}
         yield from (long_tests(f"{room}-{part}", files) for part, files in parts.items())
         yield long_tests(room, [*paths, *(f"--ignore={file}" for files in parts.values() for file in files)])
 
 
-# The short ones come first, so that a defect of the whole is seen early.
+# Short pieces come first, so that general defects appear early.
 PIECES = (
     Piece("tools", ("tests/launch/check_tools.py",), needs_a_launcher),
     Piece("memory", ("tests/embed/check_memory.py",)),
@@ -125,7 +125,7 @@ PIECES = (
         first_of(needs_data("wikipedia_dumps"), needs_modules("mwparserfromhell")),
     ),
     Piece("hosts", ("tests/run/check_hosts.py",)),
-    # What a part does not finish within its minutes it goes on with the next time.
+    # A campaign that does not finish within its minutes continues the next time.
     *(Piece(part, ("tests/chaos/check_faults.py", part, "--minutes", "30")) for part in _FAULTS),
     Piece(
         "predict",
@@ -154,7 +154,7 @@ class Outcome:
 
 
 def run(pieces: Sequence[Piece], logs: Path) -> Iterator[Outcome]:
-    """Run the pieces in order and yield the outcome of each; what is left after an interruption does not run."""
+    """Run the pieces in order and yield their outcomes; pieces after an interruption do not run."""
     logs.mkdir(parents=True, exist_ok=True)
     interrupted = False
     for number, piece in enumerate(pieces, 1):
@@ -168,10 +168,10 @@ def run(pieces: Sequence[Piece], logs: Path) -> Iterator[Outcome]:
 
 
 def run_piece(piece: Piece, logs: Path) -> Outcome:
-    """Run one piece; it prints to NAME.log."""
-    if why := piece.missing():
-        return Outcome(piece.name, 0, "skipped", why)
-    log, begun = logs / f"{piece.name}.log", time.monotonic()
+    """Run a piece, with its output in NAME.log."""
+    if reason := piece.missing():
+        return Outcome(piece.name, 0, "skipped", reason)
+    log, start = logs / f"{piece.name}.log", time.monotonic()
     for earlier in logs.glob(f"{piece.name}.*"):
         earlier.unlink()
     command = [sys.executable, *(word.replace("{logs}", str(logs)) for word in piece.command)]
@@ -179,26 +179,26 @@ def run_piece(piece: Piece, logs: Path) -> Outcome:
         try:
             code = subprocess.run(command, cwd=REPOSITORY, stdout=output, stderr=subprocess.STDOUT).returncode
         except KeyboardInterrupt:
-            return Outcome(piece.name, time.monotonic() - begun, "interrupted")
+            return Outcome(piece.name, time.monotonic() - start, "interrupted")
     remarks = [counts(logs / f"{piece.name}.xml"), f"exit code {code}, see {log}" if code else ""]
     verdict = "failed" if code else "passed"
-    return Outcome(piece.name, time.monotonic() - begun, verdict, "; ".join(filter(None, remarks)))
+    return Outcome(piece.name, time.monotonic() - start, verdict, "; ".join(filter(None, remarks)))
 
 
 def counts(report: Path) -> str:
-    """How many tests a pytest report (JUnit XML) has of each outcome; "" without a report."""
+    """The number of tests by outcome in a pytest report (JUnit XML); "" without a report."""
     if not report.exists():
         return ""
     suites = list(ElementTree.parse(report).getroot().iter("testsuite"))
     total, failed, broken, skipped = (
         sum(int(suite.get(key, 0)) for suite in suites) for key in ("tests", "failures", "errors", "skipped")
     )
-    found = {"passed": total - failed - broken - skipped, "failed": failed, "errors": broken, "skipped": skipped}
-    return ", ".join(f"{count} {name}" for name, count in found.items() if count)
+    numbers = {"passed": total - failed - broken - skipped, "failed": failed, "errors": broken, "skipped": skipped}
+    return ", ".join(f"{count} {name}" for name, count in numbers.items() if count)
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """The outcomes as aligned columns, with the sum of the seconds."""
+    """Format outcomes as aligned columns, with the total of the seconds."""
     width = max(len(outcome.name) for outcome in outcomes)
     lines = [f"{'piece':{width}}  seconds  outcome"]
     for outcome in outcomes:
@@ -208,7 +208,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
 
 
 def tested_commit() -> str:
-    """The commit that is checked out, with "-dirty" if a tracked file differs from it; `RECORD` does not count."""
+    """The current commit, with "-dirty" if tracked files other than `RECORD` have changes."""
 
     def git(*words: str) -> str:
         return subprocess.run(["git", *words], cwd=REPOSITORY, capture_output=True, text=True, check=False).stdout
@@ -218,7 +218,7 @@ def tested_commit() -> str:
 
 
 def record(outcomes: Sequence[Outcome], pieces: Sequence[Piece], path: Path, commit: str) -> None:
-    """Add outcomes to the file of last outcomes, with today's date and the tested commit; name what never ran."""
+    """Add outcomes with today's date and the tested commit to the file of last outcomes, and list new pieces."""
     date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
     last = json.loads(path.read_text()) if path.exists() else {}
     for outcome in outcomes:
@@ -241,13 +241,14 @@ def main(
 ) -> int:
     """Run the named pieces, print the table, record the outcomes, and return the exit code."""
     names = [piece.name for piece in pieces]
-    parser = argparse.ArgumentParser(prog="./launch/test.sh --long", description="Run what is too long for the suite.")
+    description = "Run the tests that are too long for the suite."
+    parser = argparse.ArgumentParser(prog="./launch/test.sh --long", description=description)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"pieces to run, of {', '.join(names)}; default: all")
-    asked = parser.parse_args(arguments).names
-    if unknown := [name for name in asked if name not in names]:
-        parser.error(f"no piece is named {', '.join(unknown)}; there are {', '.join(names)}")
+    selected = parser.parse_args(arguments).names
+    if unknown := [name for name in selected if name not in names]:
+        parser.error(f"unknown piece {', '.join(unknown)}; choose from {', '.join(names)}")
     outcomes, commit = [], tested_commit()
-    for outcome in run([piece for piece in pieces if piece.name in asked or not asked], logs):
+    for outcome in run([piece for piece in pieces if piece.name in selected or not selected], logs):
         outcomes.append(outcome)
         record([outcome], pieces, last, commit)
         print(f"    {outcome.verdict} after {outcome.seconds:.0f} s {outcome.remark}".rstrip(), flush=True)

@@ -1,4 +1,4 @@
-"""A server that speaks S3, on this machine, for tests of remote paths."""
+"""A local S3 server for tests of remote paths."""
 
 import importlib.util
 import os
@@ -13,16 +13,16 @@ MISSING = [name for name in ("s3fs", "moto", "flask") if importlib.util.find_spe
 
 
 class Server:
-    """Started when made; every bucket is new."""
+    """A running server, on which every requested bucket is new."""
 
     def __init__(self, log):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self._port = free.getsockname()[1]
         self._log = log
-        with open(log, "w") as told:
+        with open(log, "w") as output:
             command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self._port)]
-            self._process = subprocess.Popen(command, stdout=told, stderr=told)
+            self._process = subprocess.Popen(command, stdout=output, stderr=output)
         self._buckets = 0
         deadline = time.monotonic() + 60
         while not self._answers():
@@ -30,7 +30,7 @@ class Server:
             time.sleep(0.02)
 
     def environment(self):
-        """What makes a client of this process, or of one that it starts, talk to the server."""
+        """Environment variables that direct clients to the server."""
         return {
             "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self._port}",
             "AWS_ACCESS_KEY_ID": "tester",
@@ -39,7 +39,7 @@ class Server:
         }
 
     def bucket(self):
-        """The URL of a new bucket."""
+        """Create a bucket and return its URL."""
         import fsspec
 
         self._buckets += 1
@@ -47,7 +47,7 @@ class Server:
         return f"s3://bucket-{os.getpid()}-{self._buckets}"
 
     def writes(self, bucket):
-        """Name -> how often an object of a bucket has been written."""
+        """Object name -> number of writes, in a bucket."""
         below = re.escape(bucket.removeprefix("s3:/"))
         return Counter(re.findall(rf'"PUT {below}/(\S+) HTTP', self._log.read_text()))
 

@@ -1,4 +1,4 @@
-"""Small files under the names that the commands of the pages have: text of every kind, vocabularies, lists."""
+"""Small files named as in documented commands: text in every format, vocabularies, lists."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOLECULES = ("CC(=O)O", "c1ccccc1", "CCO", "C#N", "CN1C=NC2=C1C(=O)N(C)C(=O)N2C"
 
 
 def write_text_files(folder: Path) -> None:
-    """A novel and made-up text in each format and folder that a source of the pages names."""
+    """Write a novel and generated text in each format and folder that documented sources name."""
     import pyarrow as pa
     from pyarrow import feather, parquet
 
@@ -61,14 +61,14 @@ def write_text_files(folder: Path) -> None:
 
 
 def write_dumps(folder: Path, names: Iterable[str]) -> None:
-    """The dumps of Wikipedias, each with the same articles."""
+    """Write Wikipedia dumps, all with the same articles."""
     xml = bz2.compress(dump(*(page(f"Chapter {n}", text) for n, text in enumerate(CHAPTERS))).encode())
     for name in names:
         (folder / name).write_bytes(xml)
 
 
 def write_google_records(folder: Path, length: int, predictions: int) -> None:
-    """Pretraining records of rows of so many tokens; adds their words to the vocabulary beside the folder."""
+    """Write pretraining records of this row length, and add their words to the vocabulary beside the folder."""
     folder.mkdir()
     texts = write_corpus(folder / "corpus.txt", 60).read_text().strip().split("\n\n")
     documents = [[line.split() for line in text.split("\n")] for text in texts]
@@ -83,7 +83,7 @@ def write_google_records(folder: Path, length: int, predictions: int) -> None:
 
 
 def write_vocabularies(folder: Path, texts: list[str]) -> None:
-    """Files as published with BERT, ALBERT, DeBERTa v3 and RoBERTa, and the lists for ERNIE and MacBERT."""
+    """Write vocabularies like those of BERT, ALBERT, DeBERTa v3 and RoBERTa, and the lists for ERNIE and MacBERT."""
     letters = sorted({letter for text in texts for letter in text if not letter.isspace()})
     words = [word for word, _ in Counter(" ".join(texts).lower().split()).most_common(300) if word.isalpha()]
     tokens = [*SPECIAL, *letters, *(f"##{letter}" for letter in letters), *(word for word in words if len(word) > 1)]
@@ -99,7 +99,7 @@ def write_vocabularies(folder: Path, texts: list[str]) -> None:
 
 
 def write_tfds(folder: Path, configs: dict[str, list[str]]) -> None:
-    """The data set `wikipedia` of TensorFlow Datasets, prepared in some of its configs."""
+    """Prepare these configs of TensorFlow Datasets' data set `wikipedia`."""
     tfds = pytest.importorskip("tensorflow_datasets")
 
     class Wikipedia(tfds.core.GeneratorBasedBuilder):
@@ -122,7 +122,7 @@ def write_tfds(folder: Path, configs: dict[str, list[str]]) -> None:
 
 
 def write_task_files(folder: Path) -> None:
-    """Examples, sentences and tables to fine-tune on, to predict and to score."""
+    """Write examples, sentences and tables for fine-tuning, prediction and scores."""
     words = {"good": "I liked it and would read it again", "bad": "It was long, and I did not finish it"}
     lines = [f'"{words[label]}, number {number}.",{label}' for number in range(40) for label in words]
     texts = {
@@ -147,7 +147,7 @@ def write_task_files(folder: Path) -> None:
 
 
 def write_protein_tables(folder: Path) -> None:
-    """Proteins with a family, a number, tags and numbers of their letters, contacts and variants."""
+    """Write proteins with a family, a number, a tag and a number for each residue, contacts and variants."""
     rng = random.Random(0)
     sequences = ["".join(rng.choices("ACDEFGHIKLMNPQRSTVWY", k=24)) for _ in range(24)]
     records = [
@@ -164,21 +164,21 @@ def write_protein_tables(folder: Path) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """A file, with the folders above it."""
+    """Write a file, and create its parent folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
 
 
 def json_lines(records: Iterable[dict[str, Any]]) -> bytes:
-    """A record on each line."""
+    """Encode one record per line."""
     return "".join(json.dumps(record) + "\n" for record in records).encode()
 
 
 def fasta(sequences: list[str]) -> bytes:
-    """A compressed file of sequences."""
+    """Encode sequences as a compressed FASTA file."""
     return gzip.compress("".join(f">s{n}\n{sequence}\n" for n, sequence in enumerate(sequences)).encode())
 
 
 def extracted(texts: list[str]) -> bytes:
-    """Articles as WikiExtractor writes them."""
+    """Encode articles in the format of WikiExtractor."""
     return "".join(f'<doc id="{n}" title="T">\nT\n\n{text}\n</doc>\n' for n, text in enumerate(texts)).encode()

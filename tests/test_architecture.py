@@ -1,6 +1,6 @@
-"""Who may import whom, by the table of floors in bertjax/README.md, and what ruff has no rule for.
+"""Import rules, from the table of floors in bertjax/README.md, and further rules that ruff does not have.
 
-A check is a function from a file to complaints of the form `file:line: what is wrong; what to do`. Each is also run on
+A rule is a function from a file to complaints of the form `file:line: problem; remedy`. Each is also tested with
 snippets that break it.
 """
 
@@ -20,8 +20,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGE = "bertjax"
 FIRST_FLOOR_WITH_JAX = 5
 JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}
-NOT_OURS = {"data", "runs", "build"}
-# In pieces, so that this file passes.
+OUTPUT_FOLDERS = {"data", "runs", "build"}
+# Split, so that this file itself passes.
 MACHINE_PATH = re.compile(r"(?<![\w.:/-])/(?:" + "|".join(("work", "home", "root", "Users")) + r")/\w")
 POSSESSIVE_GROUP = re.compile(r"""\)(?:[+*?]|\{[\d,]+\})\+(?=["'()\[\\]|\||\$)|\(\?>""")
 PICKLE_ALLOWED = re.compile(r"allow_pickle=(?!False)\w+")
@@ -30,7 +30,7 @@ Complaints = Iterator[str]
 
 
 def read_floors() -> dict[str, int]:
-    """Room, or file with a floor of its own -> floor."""
+    """Room, or file with its own floor -> floor."""
     readme = (REPOSITORY / PACKAGE / "README.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d+) \| (`bertjax/[^|]*) \|", readme, re.M)
     return {room: int(floor) for floor, rooms in rows for room in re.findall(r"`bertjax/([\w/]+?)(?:/|\.py)`", rooms)}
@@ -41,7 +41,7 @@ FLOORS = read_floors()
 
 @dataclass(frozen=True)
 class Source:
-    """A file: its path within the repository and its text."""
+    """A file of the repository."""
 
     path: PurePosixPath
     text: str
@@ -61,7 +61,7 @@ def room_of(parts: list[str]) -> str:
 
 
 def imports(source: Source) -> Iterator[tuple[int, str]]:
-    """Every import wherever it stands, as the dotted names it may mean: `from a import b` is a and a.b."""
+    """All imports, also inside functions, as possible dotted names: `from a import b` yields a and a.b."""
     package = source.path.parts[:-1]
     for node in ast.walk(ast.parse(source.text, str(source.path))):
         if isinstance(node, ast.Import):
@@ -84,7 +84,7 @@ def imports_only_from_below(source: Source) -> Complaints:
             other = FLOORS.get(room)
             if other is not None and other >= floor:
                 where = f"floor {floor} ({source.room}) imports {name} of floor {other}"
-                yield source.at(line, f"{where}; move what both need lower, or pass it as an argument")
+                yield source.at(line, f"{where}; move shared code to a lower floor, or pass it as an argument")
 
 
 def no_jax_below(source: Source) -> Complaints:
@@ -99,7 +99,7 @@ def no_pickled_arrays(source: Source) -> Complaints:
 
 
 def no_possessive_group(source: Source) -> Complaints:
-    """Python before 3.11.5 matches a group with `++` or `*+` wrongly if there is backtracking inside."""
+    """Python before 3.11.5 matches possessive groups wrongly if they backtrack inside."""
     yield from _lines(source, POSSESSIVE_GROUP, "a possessive or atomic group; make it greedy")
 
 
@@ -109,7 +109,7 @@ def no_path_of_a_machine(source: Source) -> Complaints:
 
 def no_vague_name(source: Source) -> Complaints:
     if source.path.stem in ("utils", "util", "helpers", "common", "misc"):
-        yield source.at(1, "a name that any content fits; name the module after what it owns")
+        yield source.at(1, "a name that fits any content; name the module after its content")
 
 
 def _lines(source: Source, pattern: re.Pattern[str], complaint: str) -> Complaints:
@@ -124,14 +124,14 @@ RULES = (*PACKAGE_RULES, no_path_of_a_machine)
 
 @cache
 def sources() -> list[Source]:
-    """The text files of the repository: those that git does not ignore, or without git those not in `NOT_OURS`."""
+    """The text files that git does not ignore; without git, those outside `OUTPUT_FOLDERS`."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     try:
         names = subprocess.run(command, cwd=REPOSITORY, capture_output=True, check=True, text=True).stdout.split("\0")
         paths = [REPOSITORY / name for name in names if name]
     except (OSError, subprocess.CalledProcessError):
-        places = (place for place in REPOSITORY.iterdir() if place.name not in NOT_OURS and place.name[0] != ".")
-        paths = [path for place in places for path in (place, *place.rglob("*"))]
+        roots = (path for path in REPOSITORY.iterdir() if path.name not in OUTPUT_FOLDERS and path.name[0] != ".")
+        paths = [path for root in roots for path in (root, *root.rglob("*"))]
     texts = []
     for path in sorted(path for path in paths if path.is_file()):
         try:
@@ -143,7 +143,7 @@ def sources() -> list[Source]:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_rule_holds(rule):
+def test_repository_follows_the_rule(rule):
     package = [source for source in sources() if source.path.parts[0] == PACKAGE and source.path.suffix == ".py"]
     complaints = [line for source in (package if rule in PACKAGE_RULES else sources()) for line in rule(source)]
     assert len(package) > 100
@@ -161,7 +161,7 @@ def test_py_typed_is_installed(monkeypatch):
     assert any(path.endswith("bertjax/py.typed") for path in installed), installed
 
 
-# A line that must be complained of ends in `# BAD`.
+# Lines that break the rule end in `# BAD`.
 SNIPPETS = [
     (imports_only_from_below, "bertjax/text/store.py", "from bertjax.input import plan  # BAD"),
     (imports_only_from_below, "bertjax/text/store.py", "import bertjax.training.step as step  # BAD"),
@@ -188,6 +188,6 @@ SNIPPETS = [
 
 
 @pytest.mark.parametrize(("rule", "path", "text"), SNIPPETS)
-def test_rule_sees(rule, path, text):
+def test_rule_finds_violations(rule, path, text):
     bad = [number for number, line in enumerate(text.splitlines(), 1) if line.endswith("# BAD")]
     assert sorted({int(complaint.split(":")[1]) for complaint in rule(Source(PurePosixPath(path), text))}) == bad

@@ -1,7 +1,7 @@
-"""What a user may get wrong on a command line: each a sentence with the name, the value and what to do.
+"""Mistakes on a command line: one message with the name, the value and the remedy, and no traceback.
 
-No traceback, nothing half written, and no model is read or text prepared before the refusal. Damage inside of files is
-shown in more ways in tests/text/test_bad_input.py, tests/convert and tests/finetune.
+The command is refused before it reads a model, prepares text or writes a file. tests/text/test_bad_input.py,
+tests/convert and tests/finetune have more kinds of damaged files.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TABLE = "text,label\n" + "".join(f"number {n},{'good' if n % 2 else 'bad'}\n" fo
 
 @pytest.fixture(scope="module")
 def user_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of a user: a recipe, a corpus, files of many kinds of damage, a run, and what is written already."""
+    """A user's folder with a recipe, a corpus, damaged files of many kinds, a run, and existing outputs."""
     folder = tmp_path_factory.mktemp("user_folder")
     write_recipe(folder).rename(folder / "tiny.py")
     write_corpus(folder / "corpus.txt", 60)
@@ -68,11 +68,11 @@ PRETRAIN = ["pretrain", "tiny.py", "--data.sources", "lines:corpus.txt"]
 TUNE = ["finetune", "classification", "--init-from", "run", "--train", "reviews.csv"]
 
 
-def of(*sources: str) -> list[str]:
+def pretrain_words(*sources: str) -> list[str]:
     return ["pretrain", "tiny.py", "--data.sources", *sources]
 
 
-# The words of a command, and parts of what it answers.
+# The words of a command, and parts of its error message.
 ROWS: list[tuple[list[str], list[str]]] = [
     # recipes
     (["pretrain", "quikstart"], ["recipe 'quikstart'", "did you mean quickstart?"]),
@@ -152,24 +152,27 @@ ROWS: list[tuple[list[str], list[str]]] = [
     ([*PRETRAIN, "--data.vocab", "few.txt"], ["vocabulary few.txt", "[UNK], [CLS], [SEP], [MASK] missing"]),
     ([*PRETRAIN, "--data.vocab", "exported"], ["vocabulary exported", "name one file"]),
     # sources
-    (of("txt:corpus.txt"), ["unknown kind 'txt'", "did you mean text:corpus.txt?"]),
-    (of("corpus.txt"), ["source 'corpus.txt'", "write kind:glob, e.g. text:corpus.txt"]),
-    (of("text:"), ["source 'text:'", "write text:glob"]),
-    (of("text:nowhere/*.txt"), ["text:nowhere/*.txt", "matches nothing"]),
-    (of("text:empty.txt"), ["text:empty.txt", "every file is empty"]),
-    (of("text:*ported"), ["text:*ported", "only directories", "add /* or /**"]),
+    (pretrain_words("txt:corpus.txt"), ["unknown kind 'txt'", "did you mean text:corpus.txt?"]),
+    (pretrain_words("corpus.txt"), ["source 'corpus.txt'", "write kind:glob, e.g. text:corpus.txt"]),
+    (pretrain_words("text:"), ["source 'text:'", "write text:glob"]),
+    (pretrain_words("text:nowhere/*.txt"), ["text:nowhere/*.txt", "matches nothing"]),
+    (pretrain_words("text:empty.txt"), ["text:empty.txt", "every file is empty"]),
+    (pretrain_words("text:*ported"), ["text:*ported", "only directories", "add /* or /**"]),
     (
-        of("text:exported"),
+        pretrain_words("text:exported"),
         ["text:exported", "the folder has no *.txt", "it has 1 .json", "write text:exported/**/*.json"],
     ),
-    (of("docs"), ["source 'docs'", "also a folder here", "folder:docs", "docs: for"]),
-    (of("./texts.txt", "./few.txt"), ["2 files without a kind", "put it in quotes", "'text:*.txt'"]),
-    (of("text:folder[v1]/*.txt"), ["matches nothing", "[..] is a set of characters", "folder[[]v1]/*.txt"]),
-    (of("csv:reviews.csv:txt"), ["reviews.csv: no column 'txt'; it has text, label", "csv:GLOB:COLUMN"]),
-    (of("hf:wikipedia"), ["source hf:wikipedia", "write hf:OWNER/NAME"]),
-    (of("hf:org/name"), ["hf:org/name: the Hub cannot be reached", "run `hf download org/name --repo-type dataset`"]),
+    (pretrain_words("docs"), ["source 'docs'", "also a folder here", "folder:docs", "docs: for"]),
+    (pretrain_words("./texts.txt", "./few.txt"), ["2 files without a kind", "put it in quotes", "'text:*.txt'"]),
+    (pretrain_words("text:folder[v1]/*.txt"), ["matches nothing", "[..] is a set of characters", "folder[[]v1]/*.txt"]),
+    (pretrain_words("csv:reviews.csv:txt"), ["reviews.csv: no column 'txt'; it has text, label", "csv:GLOB:COLUMN"]),
+    (pretrain_words("hf:wikipedia"), ["source hf:wikipedia", "write hf:OWNER/NAME"]),
     (
-        of("text:*.txt", "lines:corpus.txt"),
+        pretrain_words("hf:org/name"),
+        ["hf:org/name: the Hub cannot be reached", "run `hf download org/name --repo-type dataset`"],
+    ),
+    (
+        pretrain_words("text:*.txt", "lines:corpus.txt"),
         [
             "2 of 6 files cannot be read",
             "latin1.txt: not UTF-8",
@@ -180,17 +183,17 @@ ROWS: list[tuple[list[str], list[str]]] = [
     ),
     ([*PRETRAIN, "--data.encoding", "latin-9000"], ["data.encoding='latin-9000' is unknown"]),
     (
-        of("lines:latin1.txt"),
+        pretrain_words("lines:latin1.txt"),
         ["latin1.txt: not UTF-8", "at offset 2", "iconv -f cp1252 -t utf-8", "--data.encoding cp1252"],
     ),
-    (of("text:random.txt"), ["random.txt: not UTF-8", "at offset 128"]),
-    (of("jsonl:bad.jsonl"), ["bad.jsonl, line 2: bad JSON", "every line must be one JSON object"]),
-    (of("jsonl:fields.jsonl"), ["fields.jsonl, line 1: no field `text`; it has body"]),
-    (of("lines:cut.txt.gz"), ["cut.txt.gz", "damaged or cut off", "get the file again"]),
-    (of("parquet:bad.parquet"), ["bad.parquet: damaged or cut off", "get the file again"]),
-    (of("docs:nmpy"), ["no package 'nmpy'", "did you mean numpy?"]),
-    (of("tfds:wikpedia"), ["source tfds:wikpedia: not prepared", "set TFDS_DATA_DIR"]),
-    (of("https://host/corpus.txt"), ["unknown kind 'https'", "text:https://host/corpus.txt"]),
+    (pretrain_words("text:random.txt"), ["random.txt: not UTF-8", "at offset 128"]),
+    (pretrain_words("jsonl:bad.jsonl"), ["bad.jsonl, line 2: bad JSON", "every line must be one JSON object"]),
+    (pretrain_words("jsonl:fields.jsonl"), ["fields.jsonl, line 1: no field `text`; it has body"]),
+    (pretrain_words("lines:cut.txt.gz"), ["cut.txt.gz", "damaged or cut off", "get the file again"]),
+    (pretrain_words("parquet:bad.parquet"), ["bad.parquet: damaged or cut off", "get the file again"]),
+    (pretrain_words("docs:nmpy"), ["no package 'nmpy'", "did you mean numpy?"]),
+    (pretrain_words("tfds:wikpedia"), ["source tfds:wikpedia: not prepared", "set TFDS_DATA_DIR"]),
+    (pretrain_words("https://host/corpus.txt"), ["unknown kind 'https'", "text:https://host/corpus.txt"]),
     # text
     (["prepare", *PRETRAIN[1:], "--shard", "3"], ["--shard 3: write it as I/N"]),
     (["prepare", *PRETRAIN[1:], "--shard", "5/4"], ["--shard 5/4", "from 0 to 3"]),
@@ -343,14 +346,14 @@ ROWS: list[tuple[list[str], list[str]]] = [
 
 
 def contents(folder: Path) -> dict[str, tuple[int, int]]:
-    """Every file below, with its size and time of change; not what is remembered of the sources."""
-    found = (path for path in folder.rglob("*") if path.is_file() and not {"__pycache__", "digests"} & {*path.parts})
-    kept = (path for path in found if not path.name.startswith(".lock"))
-    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in kept}
+    """All files of a folder with size and modification time, except bytecode, cached digests and locks."""
+    files = (path for path in folder.rglob("*") if path.is_file() and not {"__pycache__", "digests"} & {*path.parts})
+    checked = (path for path in files if not path.name.startswith(".lock"))
+    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in checked}
 
 
 @pytest.mark.parametrize(("words", "parts"), ROWS, ids=[" ".join(words)[:80] for words, _ in ROWS])
-def test_a_mistake_is_answered_in_a_sentence(
+def test_mistake_is_refused_with_its_remedy(
     words: list[str],
     parts: list[str],
     user_folder: Path,
@@ -362,11 +365,11 @@ def test_a_mistake_is_answered_in_a_sentence(
     before = contents(user_folder)
     try:
         code = main(words)
-    except SystemExit as ended:
-        code = ended.code
-    said = capsys.readouterr().err
+    except SystemExit as error:
+        code = error.code
+    message = capsys.readouterr().err
     assert code in (1, 2)
-    # What is answered in a box has lines of its own.
-    assert not [part for part in parts if part not in said and part not in " ".join(said.split())], said
-    assert "Traceback" not in said
+    # Messages in a box have line breaks.
+    assert not [part for part in parts if part not in message and part not in " ".join(message.split())], message
+    assert "Traceback" not in message
     assert contents(user_folder) == before

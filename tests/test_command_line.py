@@ -1,4 +1,4 @@
-"""The command line as a user meets it: help at once, errors in one line, every verb on a real run."""
+"""The command line: fast help, errors in one line, and every verb on a real run."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ pytestmark = pytest.mark.run
 
 
 def bertjax(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command in this process, which has imported and compiled what others before it needed."""
+    """Run a command in this process, which is faster because modules and programs are loaded."""
     out, errors = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
         try:
             code = main([*arguments])
-        except SystemExit as ended:
-            code = ended.code
+        except SystemExit as result:
+            code = result.code
     assert isinstance(code, int)
     return subprocess.CompletedProcess(arguments, code, out.getvalue(), errors.getvalue())
 
 
-def in_a_process(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run_in_process(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "bertjax", *arguments], capture_output=True, text=True, timeout=300)
 
 
@@ -66,9 +66,9 @@ print("loaded:", *sys.modules)
 
 @pytest.mark.parametrize("words", [["--help"], *([verb, "--help"] for verb in VERBS)], ids=" ".join)
 def test_help_imports_nothing_heavy(words: list[str]) -> None:
-    shown = subprocess.run([sys.executable, "-c", HELP, *words], capture_output=True, text=True, check=True).stdout
-    loaded = shown.partition("loaded:")[2].split()
-    assert "bertjax.__main__" in loaded and "usage: bertjax" in shown
+    printed = subprocess.run([sys.executable, "-c", HELP, *words], capture_output=True, text=True, check=True).stdout
+    loaded = printed.partition("loaded:")[2].split()
+    assert "bertjax.__main__" in loaded and "usage: bertjax" in printed
     assert not HEAVY & set(loaded)
     verbs = [f"bertjax.cli.{module}" for module, _ in VERBS.values()]
     assert len(set(verbs) & set(loaded)) == len(words) - 1, "help imports its own verb and no other"
@@ -76,60 +76,60 @@ def test_help_imports_nothing_heavy(words: list[str]) -> None:
 
 def test_help_of_a_recipe_imports_no_jax(tmp_path: Path) -> None:
     words = ["pretrain", str(write_recipe(tmp_path)), "--help"]
-    shown = subprocess.run([sys.executable, "-c", HELP, *words], capture_output=True, text=True, check=True).stdout
-    assert HEAVY & set(shown.partition("loaded:")[2].split()) == {"tyro"}
+    printed = subprocess.run([sys.executable, "-c", HELP, *words], capture_output=True, text=True, check=True).stdout
+    assert HEAVY & set(printed.partition("loaded:")[2].split()) == {"tyro"}
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_says_what_it_does_and_gives_an_example(verb: str) -> None:
-    shown = make_parser(verb).format_help()
-    assert VERBS[verb][1][1:] in re.sub(r"\s+", " ", shown)
-    assert f"example: bertjax {verb} " in shown
+def test_help_of_every_verb_has_a_summary_and_an_example(verb: str) -> None:
+    printed = make_parser(verb).format_help()
+    assert VERBS[verb][1][1:] in re.sub(r"\s+", " ", printed)
+    assert f"example: bertjax {verb} " in printed
 
 
-def test_every_file_of_a_verb_is_registered() -> None:
-    """A verb is added by a file and a line: no file with a verb is left out."""
+def test_every_verb_file_is_registered() -> None:
+    """VERBS contains every file that defines a verb."""
     folder = Path(bertjax_package.__file__).parent / "cli"
     files = {path.stem for path in folder.glob("*.py") if re.search(r"^VERB = ", path.read_text(), re.M)}
     assert files == {module for module, _ in VERBS.values()}
 
 
-def test_a_reader_that_has_enough_is_no_error() -> None:
+def test_closed_pipe_ends_without_an_error_message() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "wb") as closed:
         command = [sys.executable, "-m", "bertjax", "recipes"]
-        ended = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, timeout=300)
-    assert ended.returncode == 141 and ended.stderr == b""
+        result = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, timeout=300)
+    assert result.returncode == 141 and result.stderr == b""
 
 
-def test_an_option_of_several_values_may_be_given_again() -> None:
-    """What stood behind the first is not dropped."""
+def test_repeated_options_combine_their_values() -> None:
+    """The values of all occurrences are used."""
     for verb in VERBS:
         lists = [action for action in make_parser(verb)._actions if action.option_strings and action.nargs == "+"]
-        # The options of finetune are settings of its config, of which the last counts.
+        # The options of finetune are settings of its config, of which the last one applies.
         assert verb == "finetune" or all(isinstance(action, argparse._ExtendAction) for action in lists), verb
     parsed = make_parser("inspect").parse_args(["store", "--length", "128", "--length", "256", "512"])
     assert parsed.length == [128, 256, 512]
 
 
 def test_help_of_a_recipe_lists_its_keys(tmp_path: Path) -> None:
-    shown = bertjax("pretrain", str(write_recipe(tmp_path)), "--help").stdout
-    assert "--optimizer.learning-rate" in shown
-    assert "0.002" in shown
-    shown = bertjax("plan", str(write_recipe(tmp_path)), "--help").stdout
-    assert "--topology" in shown and "--optimizer.learning-rate" in shown, "the verb's own options come first"
+    printed = bertjax("pretrain", str(write_recipe(tmp_path)), "--help").stdout
+    assert "--optimizer.learning-rate" in printed
+    assert "0.002" in printed
+    printed = bertjax("plan", str(write_recipe(tmp_path)), "--help").stdout
+    assert "--topology" in printed and "--optimizer.learning-rate" in printed, "the verb's own options come first"
 
 
-def test_so_it_is_in_a_process_of_its_own(tmp_path: Path) -> None:
+def test_new_process_prints_the_same(tmp_path: Path) -> None:
     words = ["pretrain", str(write_recipe(tmp_path)), "--training.budget", "soon", "--data.root", str(tmp_path)]
-    ended, here = in_a_process(*words), bertjax(*words)
-    assert (ended.returncode, ended.stderr) == (here.returncode, here.stderr)
-    assert essential_lines(ended.stdout) == essential_lines(here.stdout)
-    assert ended.returncode == 1 and ended.stderr.startswith("bertjax pretrain: training.budget='soon' is not")
+    result, here = run_in_process(*words), bertjax(*words)
+    assert (result.returncode, result.stderr) == (here.returncode, here.stderr)
+    assert essential_lines(result.stdout) == essential_lines(here.stdout)
+    assert result.returncode == 1 and result.stderr.startswith("bertjax pretrain: training.budget='soon' is not")
 
 
-@pytest.mark.long  # imports everything once more
+@pytest.mark.long  # imports everything again
 def test_imports_run_without_garbage_collection(tmp_path: Path) -> None:
     program = """
 import gc, sys
@@ -142,21 +142,21 @@ import_tensorflow()
 print({"jax", "tensorflow"} <= sys.modules.keys(), ("start", 0) in passes, ("start", 2) in passes)
 """
     words = ["pretrain", str(write_recipe(tmp_path)), "--training.budget", "soon", "--data.root", str(tmp_path)]
-    ended = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=True)
-    assert ended.stdout.splitlines()[-1] == "True True False", ended.stderr
+    result = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines()[-1] == "True True False", result.stderr
 
 
 def test_unknown_words_are_refused() -> None:
     assert bertjax("evaluate", "somewhere", "--fast").returncode == 2
-    unknown = in_a_process("pretran")
+    unknown = run_in_process("pretran")
     assert unknown.returncode == 2 and "VERB 'pretran' is unknown; did you mean pretrain?" in unknown.stderr
-    alone, asked = bertjax(), bertjax("--help")
-    assert alone.returncode == asked.returncode == 0 and alone.stdout == asked.stdout
+    alone, with_help = bertjax(), bertjax("--help")
+    assert alone.returncode == with_help.returncode == 0 and alone.stdout == with_help.stdout
     assert [line for line in alone.stdout.splitlines() if line in GROUPS] == [*GROUPS] and len(VERBS) <= 20
 
 
 @pytest.mark.parametrize("old", RENAMED)
-def test_an_old_verb_is_an_error_that_names_the_new_one(old: str) -> None:
+def test_old_verb_is_refused_with_the_new_name(old: str) -> None:
     refused = bertjax(old, "runs/mine")
     assert refused.returncode == 2 and f"VERB {old!r} is now: bertjax {RENAMED[old]}" in refused.stderr
     verb = RENAMED[old].split()[0]
@@ -180,13 +180,13 @@ def test_options_may_stand_before_texts() -> None:
         (["neighbors", "r"], "give either a WORD to look up, or --output"),
         (["tokenize", "r"], "give either TEXT or --file"),
     ):
-        ended = bertjax(*words)
-        assert ended.returncode == 1 and message in ended.stderr, words
+        result = bertjax(*words)
+        assert result.returncode == 1 and message in result.stderr, words
 
 
-def next_command(ended: subprocess.CompletedProcess[str]) -> list[str]:
-    """The words after `bertjax` of the command that a verb names as the next."""
-    name, *words = shlex.split(re.search(r"^next.*?: (bertjax .*)$", ended.stdout, re.M)[1])
+def next_command(result: subprocess.CompletedProcess[str]) -> list[str]:
+    """The words after `bertjax` of the next command that a verb suggests."""
+    name, *words = shlex.split(re.search(r"^next.*?: (bertjax .*)$", result.stdout, re.M)[1])
     assert name == "bertjax"
     return words
 
@@ -220,21 +220,21 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[str]
     return folder, folder / "run", arguments
 
 
-def test_pretrain_ends_with_what_to_do_next(run: tuple[Path, Path, list[str]]) -> None:
-    said = (run[0] / "log").read_text()
+def test_pretrain_ends_with_the_next_commands(run: tuple[Path, Path, list[str]]) -> None:
+    output = (run[0] / "log").read_text()
     for line in ("Held-out text, after 40 steps", "no context", "majority", "report.html", "Next:", "ETA"):
-        assert line in said, said
+        assert line in output, output
 
 
 def position(lines: list[str], pattern: str) -> int:
-    """The number of the first line that a pattern is in."""
-    found = [number for number, line in enumerate(lines) if re.search(pattern, line)]
-    assert found, f"{pattern} is not in\n" + "\n".join(lines)
-    return found[0]
+    """The index of the first line that matches a pattern."""
+    matches = [number for number, line in enumerate(lines) if re.search(pattern, line)]
+    assert matches, f"{pattern} is not in\n" + "\n".join(lines)
+    return matches[0]
 
 
-def test_run_prints_each_stretch_of_work_in_order(run: tuple[Path, Path, list[str]]) -> None:
-    """How often a long stretch prints is tested on a clock of its own, in tests/storage/test_text_progress.py."""
+def test_run_prints_each_phase_in_order(run: tuple[Path, Path, list[str]]) -> None:
+    """tests/storage/test_text_progress.py tests the interval of progress lines."""
     lines = (run[0] / "log").read_text().splitlines()
     order = [
         "Settings changed from the recipe:",
@@ -253,7 +253,7 @@ def test_run_prints_each_stretch_of_work_in_order(run: tuple[Path, Path, list[st
     ]
     places = [position(lines, pattern) for pattern in order]
     assert places == sorted(places)
-    assert places[0] == 0 or lines[0].startswith("Starting… ("), "something is said before the config"
+    assert places[0] == 0 or lines[0].startswith("Starting… ("), "the output begins with the config"
     assert not any(line.startswith(("config:", "  model.hidden_size")) for line in lines)
 
 
@@ -287,7 +287,7 @@ def test_invalid_run_is_refused_before_text_is_read(
     assert sorted(path.name for path in run_dir.parent.iterdir()) == before
 
 
-def test_weights_of_another_shape_are_refused_early(
+def test_init_from_another_shape_is_refused_early(
     run: tuple[Path, Path, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, run_dir, _ = run
@@ -299,7 +299,7 @@ def test_weights_of_another_shape_are_refused_early(
     assert essential_lines(refused.stdout) == []
 
 
-def test_a_vocabulary_without_an_export_is_refused_early(run: tuple[Path, Path, list[str]], tmp_path: Path) -> None:
+def test_vocabulary_that_cannot_be_exported_is_refused_early(run: tuple[Path, Path, list[str]], tmp_path: Path) -> None:
     mpnet = ("--model.family", "mpnet", "--model.type-vocab-size", "0", "--model.pooler", "none")
     mpnet += ("--model.score-bias-buckets", "32", "--training.objectives", "mlm", "--data.rows", "doc_sentences")
     refused = bertjax(*command(run[0] / "tiny_recipe.py", run[0] / "corpus.txt", tmp_path / "run", *mpnet)[3:])
@@ -321,54 +321,54 @@ def test_pretrain_traces_the_requested_steps(run: tuple[Path, Path, list[str]]) 
 
 
 def test_evaluate_repeats_the_figures_of_the_run(run: tuple[Path, Path, list[str]]) -> None:
-    ended = bertjax("evaluate", str(run[1]))
-    assert ended.returncode == 0, ended.stderr
+    result = bertjax("evaluate", str(run[1]))
+    assert result.returncode == 0, result.stderr
     *_, last = (record for record in read_metrics(run[1] / "metrics.jsonl") if "eval/mlm_loss" in record)
     for name in ("mlm_loss", "mlm_accuracy", "nsp_accuracy"):
-        shown = float(re.search(rf"eval/{name} +([\d.]+)", ended.stdout)[1])
-        assert shown == pytest.approx(last[f"eval/{name}"], abs=1e-4)
+        printed = float(re.search(rf"eval/{name} +([\d.]+)", result.stdout)[1])
+        assert printed == pytest.approx(last[f"eval/{name}"], abs=1e-4)
 
 
 def test_fill_mask_fills_each_mask(run: tuple[Path, Path, list[str]]) -> None:
-    ended = bertjax("fill-mask", str(run[1]), "the [MASK] ba [MASK] .", "--top", "3")
-    assert ended.returncode == 0, ended.stderr
-    assert len(re.findall(r"%", ended.stdout)) == 6
+    result = bertjax("fill-mask", str(run[1]), "the [MASK] ba [MASK] .", "--top", "3")
+    assert result.returncode == 0, result.stderr
+    assert len(re.findall(r"%", result.stdout)) == 6
     refused = bertjax("fill-mask", str(run[1]), "the end")
     assert refused.returncode == 1
     assert "[MASK]" in refused.stderr
 
 
-def test_attention_writes_a_page_about_the_runs_own_text(run: tuple[Path, Path, list[str]], tmp_path: Path) -> None:
+def test_attention_page_samples_the_held_out_text_of_the_run(run: tuple[Path, Path, list[str]], tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    ended = bertjax("attention", str(run[1]), "the ba .", "ba the .", "--html", str(page), "--sample", "8")
-    assert ended.returncode == 0, ended.stderr
-    assert "4 pairs of sentences: the run's held-out text" in ended.stdout
-    assert re.search(r"previous word +(layer [12], head [12]: \d+% of|no head shows it)", ended.stdout)
-    assert re.search(r"B follows A with probability \d+\.\d%", ended.stdout)
+    result = bertjax("attention", str(run[1]), "the ba .", "ba the .", "--html", str(page), "--sample", "8")
+    assert result.returncode == 0, result.stderr
+    assert "4 pairs of sentences: the run's held-out text" in result.stdout
+    assert re.search(r"previous word +(layer [12], head [12]: \d+% of|no head shows it)", result.stdout)
+    assert re.search(r"B follows A with probability \d+\.\d%", result.stdout)
     text = page.read_text()
     assert "2 layers of 2 heads" in text and "What “B follows A” depends on" in text
 
 
-def test_neighbors_are_of_the_runs_own_text(run: tuple[Path, Path, list[str]]) -> None:
+def test_neighbors_use_the_held_out_text_of_the_run(run: tuple[Path, Path, list[str]]) -> None:
     words = Counter(word for word in (run[0] / "corpus.txt").read_text().split() if len(word) > 3)
     ((frequent, _),) = words.most_common(1)
-    ended = bertjax("neighbors", str(run[1]), frequent, "--contexts", "3")
-    assert ended.returncode == 0, ended.stderr
-    assert f"'{frequent}': one vector in the embedding table" in ended.stdout
-    assert "of the run's held-out text; vectors after layer 2" in ended.stdout
-    shown = re.search(r"cosines between its vectors: (\S+) to (\S+), mean \S+; in the table", ended.stdout)
-    assert float(shown[1]) < 1 and float(shown[1]) <= float(shown[2])
+    result = bertjax("neighbors", str(run[1]), frequent, "--contexts", "3")
+    assert result.returncode == 0, result.stderr
+    assert f"'{frequent}': one vector in the embedding table" in result.stdout
+    assert "of the run's held-out text; vectors after layer 2" in result.stdout
+    printed = re.search(r"cosines between its vectors: (\S+) to (\S+), mean \S+; in the table", result.stdout)
+    assert float(printed[1]) < 1 and float(printed[1]) <= float(printed[2])
 
 
-def test_similar_words_of_a_run_are_a_table_to_train_with(run: tuple[Path, Path, list[str]], tmp_path: Path) -> None:
+def test_table_of_similar_words_can_be_used_in_training(run: tuple[Path, Path, list[str]], tmp_path: Path) -> None:
     words = sorted(set((run[0] / "corpus.txt").read_text().replace(".", "").split()))
     (tmp_path / "words.txt").write_text("\n".join(words) + "\n")
     table, listed = tmp_path / "similar.tsv", tmp_path / "listed.tsv"
-    ended = bertjax("neighbors", str(run[1]), "--output", str(table), "--nearest", "2")
-    assert ended.returncode == 0, ended.stderr
+    result = bertjax("neighbors", str(run[1]), "--output", str(table), "--nearest", "2")
+    assert result.returncode == 0, result.stderr
     assert {len(line.split("\t")) for line in table.read_text().splitlines()} == {3}
-    ended = bertjax("neighbors", str(run[1]), "--output", str(listed), "--words", str(tmp_path / "words.txt"))
-    assert ended.returncode == 0, ended.stderr
+    result = bertjax("neighbors", str(run[1]), "--output", str(listed), "--words", str(tmp_path / "words.txt"))
+    assert result.returncode == 0, result.stderr
     assert {line.partition("\t")[0] for line in listed.read_text().splitlines()} <= set(words)
     tokenizer = load_run(run[1]).tokenizer
     for path in (table, listed):
@@ -378,12 +378,12 @@ def test_similar_words_of_a_run_are_a_table_to_train_with(run: tuple[Path, Path,
         assert refused.returncode == 1 and wrong[0] in refused.stderr and "Traceback" not in refused.stderr
 
 
-def test_checkpoints_answer_in_order(run: tuple[Path, Path, list[str]]) -> None:
-    ended = bertjax("fill-mask", str(run[1]), "--checkpoints", "the [MASK] ba .", "ba [MASK]")
-    assert ended.returncode == 0, ended.stderr
-    lines = re.findall(r"^step +(\d+)  B follows A +([\d.]+)%  \|  (.*)  \|  (.*)$", ended.stdout, re.M)
+def test_fill_mask_checkpoints_are_in_order(run: tuple[Path, Path, list[str]]) -> None:
+    result = bertjax("fill-mask", str(run[1]), "--checkpoints", "the [MASK] ba .", "ba [MASK]")
+    assert result.returncode == 0, result.stderr
+    lines = re.findall(r"^step +(\d+)  B follows A +([\d.]+)%  \|  (.*)  \|  (.*)$", result.stdout, re.M)
     assert [int(line[0]) for line in lines] == [20, 30, 40]
-    assert len({line[1:] for line in lines}) == 3, "a model that learns says other things"
+    assert len({line[1:] for line in lines}) == 3, "the answers change during training"
     (newest,) = checkpoint_predictions(run[1] / "checkpoints" / "40", ["the [MASK] ba .", "ba [MASK]"], top=3)
     assert (newest.step, f"{newest.follows:.1%}") == (40, f"{lines[-1][1]}%")
     (guesses,) = fill_mask(load_run(run[1]), [("the [MASK] ba .", "ba [MASK]")], top=3)
@@ -398,22 +398,22 @@ def test_tokenize_shows_the_tokens_that_a_run_encodes(run: tuple[Path, Path, lis
     assert tokenizer.unk_id in ids
     vocabulary = str(run[1] / "vocab.txt")
     for source in (str(run[1]), vocabulary):
-        ended = bertjax("tokenize", source, "the ba \u4e00 .")
-        assert ended.returncode == 0, ended.stderr
-        _, tokens, numbers, figures = ended.stdout.splitlines()
+        result = bertjax("tokenize", source, "the ba \u4e00 .")
+        assert result.returncode == 0, result.stderr
+        _, tokens, numbers, figures = result.stdout.splitlines()
         assert tokens.split() == [tokenizer.tokens[number] for number in ids] and [*map(int, numbers.split())] == ids
         assert figures.split(",")[0].strip() == f"{len(ids)} tokens" and figures.endswith("1 of them [UNK]")
     assert bertjax("tokenize", str(run[1]), "a", "--cased").returncode == 1
 
 
-def test_export_goes_where_requested(run: tuple[Path, Path, list[str]], tmp_path: Path) -> None:
-    ended = bertjax("export", str(run[1]), "--output", str(tmp_path / "out"))
-    assert ended.returncode == 0, ended.stderr
+def test_export_writes_to_the_output_folder(run: tuple[Path, Path, list[str]], tmp_path: Path) -> None:
+    result = bertjax("export", str(run[1]), "--output", str(tmp_path / "out"))
+    assert result.returncode == 0, result.stderr
     assert (tmp_path / "out" / "config.json").is_file()
-    assert str(tmp_path / "out") in ended.stdout
+    assert str(tmp_path / "out") in result.stdout
 
 
-def test_another_text_does_not_resume(run: tuple[Path, Path, list[str]]) -> None:
+def test_resuming_with_other_text_is_refused(run: tuple[Path, Path, list[str]]) -> None:
     folder, run_dir, arguments = run
     before = [(run_dir / name).read_bytes() for name in ("config.json", "vocab.txt")]
     other = write_corpus(folder / "other.txt", 200, seed=5)
@@ -428,24 +428,24 @@ def test_init_from_starts_a_new_run_from_weights(run: tuple[Path, Path, list[str
         str(folder / "again") if word == str(run_dir) else word for word in arguments[: arguments.index("--profile")]
     ]
     finish([*again, "--training.steps", "10", "--init-from", str(run_dir)], folder / "again.log")
-    said = (folder / "again.log").read_text()
-    assert f"starting from the weights of {run_dir}" in said
-    assert "ETA" in said
+    output = (folder / "again.log").read_text()
+    assert f"starting from the weights of {run_dir}" in output
+    assert "ETA" in output
 
 
-def test_a_command_for_the_same_recipe_repeats_its_options() -> None:
+def test_suggested_command_repeats_the_options() -> None:
     overrides = ["--data.sources", "text:a b/*.txt", "lines:c", "--data.vocab=old.txt", "--name", "x"]
-    given = argparse.Namespace(config="my recipe.py:small", overrides=overrides)
+    parsed = argparse.Namespace(config="my recipe.py:small", overrides=overrides)
     sources = "bertjax prepare 'my recipe.py:small' --data.sources 'text:a b/*.txt' lines:c"
-    assert shell_command("prepare", given) == f"{sources} --data.vocab=old.txt --name x"
-    assert shell_command("prepare", given, {"data.vocab": "new.txt"}) == f"{sources} --name x --data.vocab new.txt"
-    given.overrides = ["--data.vocab_size", "9", "--data.sources", "docs:"]
-    assert shell_command("plan", given, {"data.vocab-size": "8"}).endswith("--data.sources docs: --data.vocab-size 8")
+    assert shell_command("prepare", parsed) == f"{sources} --data.vocab=old.txt --name x"
+    assert shell_command("prepare", parsed, {"data.vocab": "new.txt"}) == f"{sources} --name x --data.vocab new.txt"
+    parsed.overrides = ["--data.vocab_size", "9", "--data.sources", "docs:"]
+    assert shell_command("plan", parsed, {"data.vocab-size": "8"}).endswith("--data.sources docs: --data.vocab-size 8")
 
 
-@pytest.mark.long  # test_checkpoint.py damages files, with the same message
-def test_a_damaged_checkpoint_is_one_message(run: tuple[Path, Path, list[str]], tmp_path: Path) -> None:
-    """Every array is damaged: the reads of the others are under way when the first fails."""
+@pytest.mark.long  # test_checkpoint.py tests the same message with damaged files
+def test_damaged_checkpoint_is_reported_once(run: tuple[Path, Path, list[str]], tmp_path: Path) -> None:
+    """Every array is damaged, so that further reads are running when the first fails."""
     _, run_dir, arguments = run
     damaged = tmp_path / "run"
     shutil.copytree(run_dir, damaged)
@@ -454,16 +454,16 @@ def test_a_damaged_checkpoint_is_one_message(run: tuple[Path, Path, list[str]], 
         middle = slice(len(content) // 2, len(content) // 2 + 64)
         content[middle] = bytes(byte ^ 0xFF for byte in content[middle])
         path.write_bytes(content)
-    ended = subprocess.run(
+    result = subprocess.run(
         [str(damaged) if word == str(run_dir) else word for word in arguments], capture_output=True, text=True
     )
-    assert ended.returncode == 1
-    first, second = ended.stderr.splitlines()
+    assert result.returncode == 1
+    first, second = result.stderr.splitlines()
     assert first.startswith(f"bertjax pretrain: checkpoint {damaged}/checkpoints/40 is damaged: ")
     assert second.startswith("replace it with an intact copy, or add --restore previous")
 
 
-# What Ctrl-C meets first, in the order in which it is imported; each with the words that import it.
+# Modules in the order of import, at which Ctrl-C arrives, each with a command that imports it.
 EARLY = [
     ("bertjax.cli.interruption", ["--help"]),
     ("argparse", ["pretrain", "RECIPE"]),
@@ -475,7 +475,7 @@ EARLY = [
 INTERRUPTED_AT = """
 import os, signal, sys
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job is started with it ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore it
 
 class Interrupting:
     def find_spec(self, name, path, target=None):
@@ -489,16 +489,16 @@ sys.exit(main(sys.argv[2:]))
 
 
 @pytest.mark.parametrize(("module", "words"), EARLY, ids=[module for module, _ in EARLY])
-def test_an_interruption_while_modules_are_imported_is_one_line(module: str, words: list[str], tmp_path: Path) -> None:
-    given = [str(write_recipe(tmp_path)) if word == "RECIPE" else word for word in words]
-    process = [sys.executable, "-c", INTERRUPTED_AT, module, *given]
-    ended = subprocess.run(process, capture_output=True, text=True, timeout=120)
+def test_interruption_during_imports_prints_one_line(module: str, words: list[str], tmp_path: Path) -> None:
+    arguments = [str(write_recipe(tmp_path)) if word == "RECIPE" else word for word in words]
+    process = [sys.executable, "-c", INTERRUPTED_AT, module, *arguments]
+    result = subprocess.run(process, capture_output=True, text=True, timeout=120)
     verb = "" if words[0] == "--help" else f" {words[0]}"
-    assert re.fullmatch(rf"\n?bertjax{verb}: interrupted; [^\n]+\n", ended.stderr), ended.stderr
-    assert ended.returncode == 130
+    assert re.fullmatch(rf"\n?bertjax{verb}: interrupted; [^\n]+\n", result.stderr), result.stderr
+    assert result.returncode == 130
 
 
-def test_another_handler_of_interruptions_stays(capsys: pytest.CaptureFixture[str]) -> None:
+def test_main_keeps_another_interrupt_handler(capsys: pytest.CaptureFixture[str]) -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         assert main(["evaluate", "nowhere"]) == 1

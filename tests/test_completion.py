@@ -1,4 +1,4 @@
-"""Completion in a shell: the words that may follow, and what the scripts make of them."""
+"""Shell completion: the candidates, and the scripts for each shell."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def candidates(words: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("words", "found"),
+    ("words", "expected"),
     [
         (["pretr"], ["pretrain"]),
         (["--v"], ["--version"]),
@@ -42,11 +42,11 @@ def candidates(words: list[str]) -> list[str]:
         (["nothing", ""], []),
     ],
 )
-def test_the_words_that_may_follow(words: list[str], found: list[str]) -> None:
-    assert candidates(words) == found
+def test_candidates_match_the_position(words: list[str], expected: list[str]) -> None:
+    assert candidates(words) == expected
 
 
-def test_every_verb_recipe_and_option_is_offered() -> None:
+def test_candidates_contain_every_verb_recipe_and_option() -> None:
     assert set(VERBS) < set(candidates([""]))
     assert candidates(["bench", ""]) == list(recipe_names())
     for verb in VERBS:
@@ -54,26 +54,26 @@ def test_every_verb_recipe_and_option_is_offered() -> None:
         assert {name for name in make_parser(verb)._option_string_actions if name.startswith("--")} <= set(offered)
 
 
-def test_the_tasks_offered_are_those_that_there_are() -> None:
+def test_completed_tasks_are_the_existing_tasks() -> None:
     from bertjax.finetune.kinds import KINDS
-    from bertjax.finetune.tasks import TASKS as KNOWN
+    from bertjax.finetune.tasks import TASKS as PUBLIC
 
     own = {kind.own_task for kind in KINDS.values() if kind.own_task}
-    assert set(TASKS) == {"glue", *KNOWN, *own}
+    assert set(TASKS) == {"glue", *PUBLIC, *own}
 
 
-def test_completion_imports_no_jax_and_no_parser_of_keys() -> None:
+def test_completion_does_not_import_jax_numpy_or_tyro() -> None:
     code = """
 import sys
 from bertjax.__main__ import main
 main(["--complete", "pretrain", "bert_base", "--optimizer.lear"])
 print({"jax", "numpy", "tyro", "tensorflow"} & set(sys.modules))
 """
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert said.split() == ["--optimizer.learning-rate", "set()"]
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output.split() == ["--optimizer.learning-rate", "set()"]
 
 
-def test_the_script_of_a_shell_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_completion_prints_a_valid_script(capsys: pytest.CaptureFixture[str]) -> None:
     for shell in ("bash", "zsh", "fish"):
         assert main(["--completion", shell]) == 0
         assert capsys.readouterr().out.strip() == SCRIPTS[shell]
@@ -93,7 +93,7 @@ printf '%s ' "${{COMPREPLY[@]}}"
 
 
 @pytest.mark.parametrize(
-    ("line", "found"),
+    ("line", "expected"),
     [
         ("bertjax pretr", "pretrain "),
         ("bertjax recipes copy rob", "roberta "),
@@ -101,11 +101,11 @@ printf '%s ' "${{COMPREPLY[@]}}"
         ("bertjax recipes ", "list show copy "),
     ],
 )
-def test_bash_completes(line: str, found: str, tmp_path: Path) -> None:
+def test_bash_completes(line: str, expected: str, tmp_path: Path) -> None:
     if not shutil.which("bash"):
         pytest.skip("needs bash")
     script = ASK.format(python=sys.executable, script=SCRIPTS["bash"], line=line)
-    assert subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout == found
+    assert subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout == expected
 
 
 def test_fish_completes() -> None:
@@ -113,8 +113,8 @@ def test_fish_completes() -> None:
         pytest.skip("needs fish")
     asked = f"function bertjax; {sys.executable} -m bertjax $argv; end\n{SCRIPTS['fish']}\n"
     asked += "complete -C 'bertjax recipes copy rob'"
-    said = subprocess.run(["fish", "--no-config", "-c", asked], capture_output=True, text=True, check=True).stdout
-    assert "roberta" in said.split()
+    output = subprocess.run(["fish", "--no-config", "-c", asked], capture_output=True, text=True, check=True).stdout
+    assert "roberta" in output.split()
 
 
 @pytest.mark.parametrize(
@@ -128,13 +128,13 @@ def test_fish_completes() -> None:
         (["scroe"], "VERB 'scroe' is unknown; choose from recipes,"),
     ],
 )
-def test_the_nearest_word_is_named(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_words_suggest_the_nearest(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(words)
     assert message in capsys.readouterr().err
 
 
-def test_the_version_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_prints_the_package_version(capsys: pytest.CaptureFixture[str]) -> None:
     from bertjax import __version__
 
     with pytest.raises(SystemExit, match="0"):

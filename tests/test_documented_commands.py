@@ -1,7 +1,7 @@
-"""Every command of the pages and the recipes runs: pretraining by each recipe's own method in small, and all verbs.
+"""Every command in the documentation and the recipes runs: pretraining with each recipe at a tiny size, and all verbs.
 
-test_use_it.py runs the blocks of the page on using a model; here are the others. A new command of a page is run if it
-pretrains or plans, else it needs a line below.
+test_use_it.py runs the commands for using a model; this file runs the others. New documented commands that pretrain or
+plan are run automatically; add other commands to the scripts below.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from bertjax.__main__ import load_verb, main
 from bertjax.config import Config, load_recipe, override
 from bertjax.run.checkpoint import saved_steps
 
-# Commands of the pages that tests run wherever they stand.
+# Documented commands that the tests find by themselves.
 BY_THEMSELVES = re.compile(r"bertjax (pretrain (?!RECIPE)|plan .*--topology v)")
 LONG = pytest.mark.long
-# Words of the pages, and what is in their place: time, steps behind the last one, and names of the reader's own.
+# Replacements for words of the documentation: times, later steps, and the reader's own names.
 SUBSTITUTES = {
     "2h": "40s", "1200": "2", "--step N": "--step 2", "10:13": "0:2", "--dims 32 64": "--dims 8 12",
     "RECIPE …": "bert_mini --data.sources 'text:books/*.txt'", "RECIPE": "quickstart", "PATH ...": "runs/quickstart",
@@ -53,7 +53,7 @@ SUBSTITUTES = {
     "gs://BUCKET": "{bucket}", "gs://bucket": "{bucket}", "s3://bucket": "{bucket}", "/mnt/disk": "cache",
     "STORE": "data/{store}", "store-*": "{store}", "store-…": "{store}", "store-0123456789ab": "{store}",
 }  # fmt: skip
-# Sizes of options that are off by default, where a recipe has them on.
+# Sizes for options that are off by default, used where a recipe turns them on.
 WHERE_SET = {"embedding_size": 8, "num_key_value_heads": 1, "window": 8, "mlm_inner_size": 8, "relative_max": 9,
              "relative_buckets": 6, "attention_block": 8, "generator_layers": 1, "teacher_width": 16}  # fmt: skip
 
@@ -70,13 +70,13 @@ def rows_in_small(length: int) -> int:
 
 
 def predictions_in_small(predictions: int, length: int) -> int:
-    """The same share of a row, and more, because the number of masked tokens varies more in a short row."""
+    """A larger share than in the original row, because the number of masked tokens varies more in short rows."""
     share = predictions * rows_in_small(length) / length
     return math.ceil(share + 4 * math.sqrt(share))
 
 
 def sizes_in_small(config: Config) -> dict[str, Any]:
-    """Sizes by key that make a tiny run of a recipe; nothing else of it changes."""
+    """Settings that make a recipe tiny and change nothing else."""
     model, data = config.model, config.data
     stages = {f"stages.{number}": stage for number, stage in enumerate(config.stages)}
     sizes = {
@@ -110,7 +110,7 @@ def sizes_in_small(config: Config) -> dict[str, Any]:
 
 
 def in_small(command: str, **names: str) -> list[str]:
-    """The words of a command behind `bertjax`, with substitutes, and with the sizes of a tiny run where it trains."""
+    """The words of a command after `bertjax`, with replacements, and with tiny sizes if it trains."""
     for word, substitute in SUBSTITUTES.items():
         command = re.sub(rf"(?<![\w-]){re.escape(word)}(?!\w)", substitute, command)
     verb, *words = shlex.split(command.format(**names))
@@ -122,7 +122,7 @@ def in_small(command: str, **names: str) -> list[str]:
     dashes = words.index("--") if "--" in words else len(words)
     parsed, keys = PARSERS[verb].parse_words(words[:dashes], takes_keys=True)
     sizes = sizes_in_small(override(recipe_of(parsed), keys, "bertjax"))
-    if verb == "plan":  # as many rows as the machine has devices, and heads as its kernels take them
+    if verb == "plan":  # one row per device, and heads that the kernels support
         sizes = {key: size for key, size in sizes.items() if not key.endswith("batch_size")}
         sizes |= {"model.hidden_size": 128, "model.intermediate_size": 128}
     if verb == "pretrain" and "--run-dir" not in words:
@@ -168,10 +168,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.mark.parametrize("command", pretrain_commands())
 def test_documented_pretraining_runs(command: str, folder: Path, request: pytest.FixtureRequest) -> None:
     if "hf:HuggingFaceFW" in command or "hf:wikimedia" in command:
-        served = request.getfixturevalue("hub")
+        fake_hub = request.getfixturevalue("hub")
         for name, config in {"HuggingFaceFW/fineweb-edu": "sample-10BT", "wikimedia/wikipedia": "20231101.eo"}.items():
             card = {"configs": [{"config_name": config, "data_files": [{"split": "train", "path": f"{config}/*"}]}]}
-            data_set(served, {f"{config}/0.parquet": parquet(CHAPTERS)}, name, card=card)
+            data_set(fake_hub, {f"{config}/0.parquet": parquet(CHAPTERS)}, name, card=card)
     if "vocab-FINGERPRINT" in command:
         extend = next(line for line in COMMANDS if line.startswith("bertjax vocab configs/domain.py"))
         assert main([*in_small(extend.removeprefix("bertjax ")), "--data.root", "extending"]) == 0
@@ -184,7 +184,7 @@ def test_documented_pretraining_runs(command: str, folder: Path, request: pytest
     assert saved_steps(run)[-1] == steps and (run / "report.html").is_file()
 
 
-# Models that the commands below use, and were trained by others of the pages.
+# Models for the commands below; other documented commands train them.
 MODELS = """
 bertjax pretrain quickstart --run-dir runs/quickstart
 bertjax pretrain quickstart --training.seed 1 --run-dir runs/longer
@@ -200,7 +200,7 @@ bertjax finetune sst2 --init-from hf:bert-base-uncased --data DIR --run-dir runs
 bertjax search runs/quickstart --index runs/docs --documents corpus.jsonl
 bertjax search runs/quickstart --index runs/docs --queries queries.jsonl --qrels train.tsv --training-pairs made
 """
-# The other verbs in an order in which each command finds the files of those before it. Behind # what is for a name.
+# The other verbs, ordered by the files that they need. A comment replaces a word: old=new.
 VERBS = """
 bertjax recipes copy modern_mini
 bertjax recipes copy bert_mini
@@ -293,7 +293,7 @@ bertjax inspect data/store-*
 bertjax bench RECIPE
 bertjax plan RECIPE --tokens 2T --hosts 100 --cores 64
 """
-# With a bucket of a server that speaks S3.
+# Commands with a bucket, run on a local S3 server.
 IN_BUCKET = """
 bertjax prepare bert_base --data.root gs://BUCKET/data --data.vocab gs://BUCKET/vocab.txt \
     --data.sources 'text:gs://BUCKET/text/*.txt.zst' --data.workers 8
@@ -307,7 +307,7 @@ bertjax inspect s3://bucket/data/store-…
 bertjax pretrain RECIPE … --data.store gs://bucket/data/store-0123456789ab
 bertjax run verify runs/bert
 """
-# What no test runs as it stands.
+# Documented commands that no test runs unchanged.
 NOT_RUN = {
     "--runner=DaskRunner": "needs a Dask cluster; tests/text/test_beam.py starts one of two workers",
     "--runner=FlinkRunner": "needs a Flink cluster",
@@ -317,13 +317,13 @@ NOT_RUN = {
 
 
 def lines(script: str) -> list[tuple[str, dict[str, str]]]:
-    """The commands of a script, each with the words to replace."""
+    """The commands of a script, with the word that each replaces."""
     split = (line.partition("  # ") for line in script.splitlines() if line)
     return [(" ".join(command.split()), dict([more.split("=")] if more else [])) for command, _, more in split]
 
 
 def run_all(script: str, capsys: pytest.CaptureFixture[str], bucket: str = "") -> None:
-    """Run the commands of a script and show all that failed."""
+    """Run the commands of a script, and report all failures."""
     failures = []
     for command, replaced in lines(script):
         if "near_duplicates" in command and find_spec("datasketch") is None:
@@ -333,7 +333,7 @@ def run_all(script: str, capsys: pytest.CaptureFixture[str], bucket: str = "") -
         capsys.readouterr()
         try:
             code = main(in_small(command.removeprefix("bertjax "), bucket=bucket, store=first_store(bucket)))
-        except BaseException as error:  # of a parser too, which ends the program
+        except BaseException as error:  # including SystemExit of a parser
             code = repr(error)
         if code != 0:
             failures.append(f"{command}\n{code} {capsys.readouterr().err[-1500:]}")
@@ -341,7 +341,7 @@ def run_all(script: str, capsys: pytest.CaptureFixture[str], bucket: str = "") -
 
 
 def first_store(bucket: str) -> str:
-    """The name of a store in `data`, in a bucket or here; empty if there is none."""
+    """The name of a store in `data`, in a bucket or the current folder; empty if there is none."""
     filesystem, path = fsspec.core.url_to_fs(f"{bucket}/data/store-*" if bucket else "data/store-*")
     return next((name.rpartition("/")[2] for name in sorted(filesystem.glob(path))), "")
 
@@ -376,8 +376,8 @@ def test_documented_commands_run_in_a_bucket(folder: Path, s3: str, capsys: pyte
         "text/a.jsonl.gz": texts,
     }.items():
         filesystem.pipe_file(f"{path}/{name}", content)
-    *there, verify = IN_BUCKET.strip().splitlines()
-    run_all("\n".join(there), capsys, bucket=s3)
+    *script, verify = IN_BUCKET.strip().splitlines()
+    run_all("\n".join(script), capsys, bucket=s3)
     filesystem.get(f"{path}/runs/bert", "runs/bert", recursive=True)
     run_all(verify, capsys)
 
@@ -387,17 +387,18 @@ def test_documented_commands_run_in_a_bucket(folder: Path, s3: str, capsys: pyte
 @pytest.mark.parametrize("command", [line for line in COMMANDS if " plan " in line and BY_THEMSELVES.match(line)])
 def test_documented_plans_are_made(command: str) -> None:
     _, *words = in_small(command.removeprefix("bertjax "))
-    ended = run_plan(*words)
-    assert ended.returncode == 0 and "A step at best" in ended.stdout, ended.stderr
+    result = run_plan(*words)
+    assert result.returncode == 0 and "A step at best" in result.stdout, result.stderr
 
 
 def test_every_documented_command_has_a_test() -> None:
-    """Those that pretrain or plan for a machine have one by themselves."""
+    """Commands that pretrain or plan are tests of their own."""
     blocks = ((README, "Try it"), (README, "Use the model"), (DETAILS, "Fine-tune and predict"), (DETAILS, "Search"))
     run = {("bertjax", *words) for page, heading in blocks for words in commands(page, heading)}
     run |= {tuple(shlex.split(command)) for command, _ in lines(VERBS + IN_BUCKET)}
-    shown = {command: tuple(shlex.split(command)) for command in (*COMMANDS, *ABBREVIATED)}
-    left = [command for command, words in shown.items() if words not in run and not BY_THEMSELVES.match(command)]
-    assert not [command for command in left if not any(words in command for words in NOT_RUN)], "add it to VERBS"
-    assert not [words for words in NOT_RUN if not any(words in command for command in left)], "no page has it"
-    assert run <= {*shown.values()}, "no page has it"
+    documented = {command: tuple(shlex.split(command)) for command in (*COMMANDS, *ABBREVIATED)}
+    untested = [command for command, words in documented.items() if words not in run]
+    untested = [command for command in untested if not BY_THEMSELVES.match(command)]
+    assert not [command for command in untested if not any(words in command for words in NOT_RUN)], "add it to VERBS"
+    assert not [words for words in NOT_RUN if not any(words in command for command in untested)], "no page has it"
+    assert run <= {*documented.values()}, "no page has it"

@@ -1,4 +1,4 @@
-"""Errors of the operating system, missing packages and existing outputs, as a user of the command line meets them."""
+"""Messages about errors of the operating system, missing packages and existing outputs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.parametrize(
-    ("number", "what", "remedy"),
+    ("number", "problem", "remedy"),
     [
         (errno.ENOSPC, "no space is left on its disk", "free some space"),
         (errno.EACCES, "permission denied", "chmod"),
@@ -42,44 +42,46 @@ sys.exit(main(sys.argv[1:]))
         (errno.ENOENT, "no such file or folder", "correct the path"),
     ],
 )
-def test_an_error_of_the_system_says_what_helps(number: int, what: str, remedy: str) -> None:
-    said = error_message(OSError(number, os.strerror(number), "folder/file"))
-    assert said.startswith(f"folder/file: {what}") and remedy in said and "Errno" not in said
+def test_system_error_names_its_remedy(number: int, problem: str, remedy: str) -> None:
+    message = error_message(OSError(number, os.strerror(number), "folder/file"))
+    assert message.startswith(f"folder/file: {problem}") and remedy in message and "Errno" not in message
 
 
-def test_other_errors_stay_as_they_are() -> None:
+def test_other_errors_keep_their_message() -> None:
     assert error_message(OSError("gs://bucket: cannot be read")) == "gs://bucket: cannot be read"
     assert error_message(ValueError("data.root='': name one")) == "data.root='': name one"
     assert "smaller batches" in error_message(MemoryError())
     assert "a -> b: it exists already" in error_message(FileExistsError(errno.EEXIST, "File exists", "a", None, "b"))
 
 
-def test_what_a_hostile_file_says_gives_a_terminal_no_orders() -> None:
+def test_message_escapes_control_characters_and_is_shortened() -> None:
     assert error_message(ValueError("a.txt: \x1b[2J\r'\u202e\ud800' é")) == "a.txt: \\x1b[2J\\r'\\u202e\\ud800' é"
     long = error_message(ValueError(f"a.txt: {'x' * 100_000}; correct it"))
     assert len(long) < 5000 and long.startswith("a.txt: x") and long.endswith("x; correct it")
 
 
-def limited(limit: str, value: int, folder: Path, *words: str) -> str:
+def run_limited(limit: str, value: int, folder: Path, *words: str) -> str:
     call = [sys.executable, "-c", LIMITED.format(limit=limit, value=value), *words]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parent.parent)}
-    ended = subprocess.run(call, cwd=folder, env=environment, capture_output=True, text=True)
-    assert ended.returncode == 1, ended.stderr
-    assert "Traceback" not in ended.stderr and ended.stderr.count("\n") == 1
+    result = subprocess.run(call, cwd=folder, env=environment, capture_output=True, text=True)
+    assert result.returncode == 1, result.stderr
+    assert "Traceback" not in result.stderr and result.stderr.count("\n") == 1
     assert not list(folder.iterdir()), "nothing half written"
-    return ended.stderr
+    return result.stderr
 
 
-def test_a_file_that_cannot_be_written_whole_is_not_there(tmp_path: Path) -> None:
-    said = limited("RLIMIT_FSIZE", 1_000, tmp_path, "recipes", "copy", "roberta")
-    assert "roberta.py: the file would be larger than its file system allows" in said and "free some space" in said
+def test_file_that_cannot_be_written_completely_is_removed(tmp_path: Path) -> None:
+    message = run_limited("RLIMIT_FSIZE", 1_000, tmp_path, "recipes", "copy", "roberta")
+    assert (
+        "roberta.py: the file would be larger than its file system allows" in message and "free some space" in message
+    )
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_without_rights_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_message_names_a_read_only_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tmp_path.chmod(0o500)
     assert main(["recipes", "copy", "roberta", str(tmp_path / "mine.py")]) == 1
-    assert f"{tmp_path}" in (said := capsys.readouterr().err) and "permission denied" in said
+    assert f"{tmp_path}" in (message := capsys.readouterr().err) and "permission denied" in message
 
 
 PREPARE = ["prepare", "RECIPE", "--data.root", "data"]
@@ -112,7 +114,7 @@ PREPARE = ["prepare", "RECIPE", "--data.root", "data"]
         ("pyarrow", ["embed", "nowhere", "--output", "a.parquet"], ["--output a.parquet", "bertjax[parquet]"]),
     ],
 )
-def test_a_missing_package_is_named_before_anything_is_done(
+def test_missing_package_is_reported_before_any_work(
     package: str,
     words: list[str],
     parts: list[str],
@@ -126,13 +128,13 @@ def test_a_missing_package_is_named_before_anything_is_done(
     monkeypatch.delitem(sys.modules, package, raising=False)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == package else find(name, *more))
     assert main([str(recipe) if word == "RECIPE" else word for word in words]) == 1
-    said = capsys.readouterr().err
-    assert all(part in said for part in [*parts, "is not installed; pip install"]), said
+    message = capsys.readouterr().err
+    assert all(part in message for part in [*parts, "is not installed; pip install"]), message
     assert [path.name for path in tmp_path.iterdir() if path.name != "__pycache__"] == [recipe.name]
 
 
 class Terminal(io.StringIO):
-    """Standard input on which a user types."""
+    """Standard input that is a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -144,7 +146,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("answer", "replaced"), [("y\n", True), ("\n", False), ("no\n", False), ("", False)])
-def test_on_a_terminal_the_user_is_prompted(
+def test_existing_output_prompts_on_a_terminal(
     answer: str,
     replaced: bool,
     run: Path,
@@ -162,32 +164,32 @@ def test_on_a_terminal_the_user_is_prompted(
     assert (output.read_text() == "mine") == (not replaced)
 
 
-def test_an_output_is_replaced_if_requested(run: Path, tmp_path: Path) -> None:
+def test_overwrite_replaces_an_existing_output(run: Path, tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_text("One text.\n")
     words = ["embed", str(run), str(tmp_path / "texts.txt"), "--output", str(tmp_path / "out.jsonl")]
     assert [main(words), main(words), main([*words, "--overwrite"])] == [0, 1, 0]
 
 
-def test_the_next_steps_are_about_the_users_own_text() -> None:
+def test_next_commands_use_the_users_text() -> None:
     novels = Config(name="novels", run_dir="my runs/novels", data=DataConfig(sources=("text:novels/*.txt",)))
-    asked = (
+    completions = (
         Completion("Die alte Frau ging langsam [MASK] Hause.", "nach", (("zu", 0.5),)),
         Completion("Er kam [MASK] Hause.", "nach", (("zu", 0.5),)),
     )
-    summary = Summary("novels", "", 10, 100, 1.0, 100.0, None, "", (), asked)
-    said = final_lines(novels, summary, Path("report.html"), Path("huggingface"))
-    commands = [line.strip() for line in said.partition("Next:")[2].splitlines() if line]
+    summary = Summary("novels", "", 10, 100, 1.0, 100.0, None, "", (), completions)
+    message = final_lines(novels, summary, Path("report.html"), Path("huggingface"))
+    commands = [line.strip() for line in message.partition("Next:")[2].splitlines() if line]
     steps = [shlex.split(command, comments=True) for command in commands]
     assert steps[0] == ["bertjax", "fill-mask", "my runs/novels", "Er kam [MASK] Hause."]
     assert [step[1] for step in steps] == ["fill-mask", "attention", "finetune", "export"]
     assert steps[1][2:] == ["my runs/novels", "Er kam nach Hause."]
-    assert "array" not in said and "configs/" not in said
-    said = final_lines(Config(data=DataConfig(sources=("docs:numpy",))), summary, Path("r"), Path("h"))
-    assert "bertjax pretrain modern_mini --data.sources 'text:my_texts/**/*.txt'" in said
+    assert "array" not in message and "configs/" not in message
+    message = final_lines(Config(data=DataConfig(sources=("docs:numpy",))), summary, Path("r"), Path("h"))
+    assert "bertjax pretrain modern_mini --data.sources 'text:my_texts/**/*.txt'" in message
 
 
 @pytest.mark.parametrize("vendor", ["0x8086", "0x1ae0"])
-def test_libtpu_is_silenced_only_where_no_tpu_is(vendor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quiet_libtpu_needs_a_machine_without_tpu(vendor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from bertjax.storage import lean_import
 
     (tmp_path / "0000").mkdir()
@@ -198,4 +200,4 @@ def test_libtpu_is_silenced_only_where_no_tpu_is(vendor: str, tmp_path: Path, mo
     assert os.environ.get("TPU_MIN_LOG_LEVEL") == (None if vendor == "0x1ae0" else "3")
     monkeypatch.setenv("TPU_MIN_LOG_LEVEL", "0")
     lean_import.quiet_libtpu()
-    assert os.environ["TPU_MIN_LOG_LEVEL"] == "0", "what the user has set stays"
+    assert os.environ["TPU_MIN_LOG_LEVEL"] == "0", "the user's setting is unchanged"

@@ -1,4 +1,4 @@
-"""What is too long for the suite runs by one command: it knows every check, and its table says how each ended."""
+"""tests/long.py runs every check and long test, and prints their outcomes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parent.parent
 _SPEC = importlib.util.spec_from_file_location("long_pieces", REPOSITORY / "tests" / "long.py")
 long = importlib.util.module_from_spec(_SPEC)
-sys.modules["long_pieces"] = long  # dataclasses look their module up
+sys.modules["long_pieces"] = long  # needed by dataclasses
 _SPEC.loader.exec_module(long)
 
 FINE = long.Piece("fine", ("-c", "print('done')"))
@@ -39,7 +39,7 @@ def test_every_room_with_long_tests_is_a_piece() -> None:
     assert all((REPOSITORY / "tests" / file).exists() for file in parts) and len(parts) == len({*parts})
 
 
-def test_the_table_has_every_outcome(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_main_prints_and_records_every_outcome(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert long.main([], (FINE, WRONG, ABSENT), tmp_path, tmp_path / "last.json") == 1
     rows = capsys.readouterr().out.partition("outcome\n")[2].splitlines()
     assert [row.split()[0] for row in rows] == ["fine", "wrong", "absent", "sum", "logs:"]
@@ -49,24 +49,24 @@ def test_the_table_has_every_outcome(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert (tmp_path / "fine.log").read_text() == "done\n"
     last = json.loads((tmp_path / "last.json").read_text())
     assert {name: last[name]["verdict"] for name in last} == {"fine": "passed", "wrong": "failed", "absent": "not run"}
-    assert last["wrong"]["remark"] == ""  # no path of this machine
+    assert last["wrong"]["remark"] == ""  # the path of the log is left out
     assert long.main(["fine"], (FINE,), tmp_path, tmp_path / "last.json") == 0
     assert set(json.loads((tmp_path / "last.json").read_text())) == {"fine", "wrong", "absent"}
 
 
-def test_only_the_named_pieces_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_main_runs_only_named_pieces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert long.main(["fine"], (FINE, WRONG), tmp_path, tmp_path / "last.json") == 0
     assert not (tmp_path / "wrong.log").exists()
     with pytest.raises(SystemExit, match="2"):
         long.main(["fines"], (FINE, WRONG), tmp_path, tmp_path / "last.json")
-    assert "no piece is named fines; there are fine, wrong" in capsys.readouterr().err
+    assert "unknown piece fines; choose from fine, wrong" in capsys.readouterr().err
 
 
-def test_an_interruption_leaves_the_rest_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_interruption_skips_the_remaining_pieces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     interrupt = long.Piece("stop", ("-c", "import os, signal; os.kill(os.getppid(), signal.SIGINT); input()"))
     code = (
         f"import signal, sys, runpy; from pathlib import Path; sys.argv = ['long.py']\n"
-        f"signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background job ignores it
+        f"signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # background jobs of a shell ignore it
         f"long = runpy.run_path({str(REPOSITORY / 'tests' / 'long.py')!r})\n"
         f"pieces = [long['Piece']('stop', {interrupt.command!r}), long['Piece']('rest', {FINE.command!r})]\n"
         f"raise SystemExit(long['main']([], pieces, Path({str(tmp_path)!r}), Path({str(tmp_path / 'last.json')!r})))\n"
@@ -79,7 +79,7 @@ def test_an_interruption_leaves_the_rest_out(tmp_path: Path, capsys: pytest.Capt
     ]
 
 
-def test_tests_of_pytest_are_counted(tmp_path: Path) -> None:
+def test_remark_counts_the_tests_of_pytest(tmp_path: Path) -> None:
     tests = "import pytest\ndef test_a(): pass\ndef test_b(): assert 0\n@pytest.mark.skip\ndef test_c(): pass\n"
     (tmp_path / "test_some.py").write_text(tests)
     words = ("-m", "pytest", "-p", "no:cacheprovider", "--junitxml={logs}/some.xml", f"--rootdir={tmp_path}")

@@ -1,4 +1,4 @@
-"""A script outside the clone, with the wheel alone and without TensorFlow: from text to a model, both on the Hub."""
+"""A script outside the clone, with the wheel and without TensorFlow, trains on text of the Hub and uploads a model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hub_stand_in import TEAM, TOKEN, Hub, Repository
 from several_processes import child_environment
 from small_corpus import generated_text
 from test_plugins import FILES
-from test_wheel import built, copied
+from test_wheel import build_wheel, copy_repository
 
 pytestmark = pytest.mark.run
 
@@ -53,9 +53,9 @@ def hub() -> Iterator[Hub]:
     hub.server_close()
 
 
-@pytest.mark.long  # test_wheel.py, test_plugins.py and tests/convert/test_hub.py have its parts
+@pytest.mark.long  # test_wheel.py, test_plugins.py and tests/convert/test_hub.py test the parts
 def test_script_with_the_wheel_goes_from_hub_to_hub(hub: Hub, tmp_path: Path) -> None:
-    wheel = built(copied(tmp_path / "clone"), "build_wheel", tmp_path / "wheel")
+    wheel = build_wheel(copy_repository(tmp_path / "clone"), "build_wheel", tmp_path / "wheel")
     installed, outside = tmp_path / "installed", tmp_path / "outside"
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(installed)
@@ -72,15 +72,15 @@ def test_script_with_the_wheel_goes_from_hub_to_hub(hub: Hub, tmp_path: Path) ->
     }
     environment |= {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_TOKEN": TOKEN}
     environment |= {"HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
-    ended = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "script.py"], cwd=outside, env=environment, capture_output=True, text=True, check=False
     )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "data pipeline: threads" in ended.stdout + ended.stderr
-    told = json.loads(ended.stdout.splitlines()[-1])
-    assert Path(told["package"]).is_relative_to(installed)
-    assert told["run"]["eval/length_loss"] > 0
-    assert told["ours"] == pytest.approx(told["theirs"], abs=1e-5)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "data pipeline: threads" in result.stdout + result.stderr
+    report = json.loads(result.stdout.splitlines()[-1])
+    assert Path(report["package"]).is_relative_to(installed)
+    assert report["run"]["eval/length_loss"] > 0
+    assert report["ours"] == pytest.approx(report["theirs"], abs=1e-5)
     pushed = hub.repositories[f"{TEAM}/outside"]
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= pushed.commits[pushed.resolve("main")].keys()
     sent = [size for path, size in hub.sent if path == "datasets/team/texts/s/a.jsonl"]

@@ -1,4 +1,4 @@
-"""Plug-ins: the files of bertjax/PLUGINS.md in a run from start to end, what a run records, and what it may import."""
+"""Plug-ins: a complete run with the files of bertjax/PLUGINS.md, the plug-ins that a run records and may import."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ pytestmark = pytest.mark.usefixtures("one_device")
 PAGE = Path(bertjax.__file__).with_name("PLUGINS.md").read_text(encoding="utf-8")
 FILES = {code.partition(":")[0].removeprefix("# "): code for code in re.findall(r"```python\n(.*?)```", PAGE, re.S)}
 
-# What an objective may have besides: how its figure and the baseline of it are shown.
+# Optional parts of an objective: how its figure and baseline are displayed.
 SHOWN = """
     measures=(Measure(figure="accuracy", name="Length accuracy", unit="", baseline="length_majority",
         baseline_name="majority", meaning="always the more frequent length",
-        clause="{value} of the lengths are told"),),
+        clause="{value} of the lengths are correct"),),
     baselines=lambda facts: {"length_majority": facts.majority("length_labels", "length_weights")},
 """
 
 
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine on which no plug-in was named."""
+    """A machine on which no plug-in was used."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     forget(monkeypatch)
     return tmp_path / "state"
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make this process like a new one, which has imported no plug-in."""
+    """Put this process in the state of a new one, without plug-ins."""
     program = plugins.Plugin("this program", "", named=True)
     monkeypatch.setattr(registry, "PROGRAM", program)
     monkeypatch.setattr(registry, "loaded_plugins", {program.name: program})
@@ -78,7 +78,7 @@ def subtitles(folder: Path) -> Path:
 
 
 @pytest.mark.run
-def test_plugins_of_the_page_from_text_to_transformers(tmp_path, monkeypatch, capfd):
+def test_documented_plugins_work_from_text_to_transformers(tmp_path, monkeypatch, capfd):
     code = dict(FILES)
     code["target_loss.py"] = code["target_loss.py"].replace("TARGET = 4.0", "TARGET = 1e9")
     code["length.py"] = (
@@ -98,17 +98,17 @@ def test_plugins_of_the_page_from_text_to_transformers(tmp_path, monkeypatch, ca
     assert main([*words, "--hooks", "target_loss"]) == 0
     assert saved_steps(run) == [6], "the hook stops the run at its first evaluation"
     assert main(words) == 0
-    said = capfd.readouterr().out
-    assert "resuming" in said and saved_steps(run)[-1] == 12
-    found = curves(read_metrics(run / "metrics.jsonl"))
-    total, mlm, length = (found[f"train/{name}"][1] for name in ("loss", "mlm_loss", "length_loss"))
+    output = capfd.readouterr().out
+    assert "resuming" in output and saved_steps(run)[-1] == 12
+    logged = curves(read_metrics(run / "metrics.jsonl"))
+    total, mlm, length = (logged[f"train/{name}"][1] for name in ("loss", "mlm_loss", "length_loss"))
     assert total == pytest.approx([a + b / 2 for a, b in zip(mlm, length, strict=True)], rel=1e-5)
     assert length[0] == pytest.approx(math.log(2), abs=0.1)
-    assert found["eval/length_accuracy"][0] == [6, 12]
-    assert 0.5 <= found["baseline/length_majority"][1][0] <= 1
+    assert logged["eval/length_accuracy"][0] == [6, 12]
+    assert 0.5 <= logged["baseline/length_majority"][1][0] <= 1
     assert "of the lengths are told" in (run / "report.html").read_text(encoding="utf-8")
 
-    forget(monkeypatch)  # each verb opens the run by what it records
+    forget(monkeypatch)  # each verb opens the run with its recorded plug-ins
     for name in FILES:
         (tmp_path / name).unlink()
     assert main(["evaluate", str(run)]) == 0
@@ -125,7 +125,7 @@ def test_plugins_of_the_page_from_text_to_transformers(tmp_path, monkeypatch, ca
     assert re.search(r"needs the plug-in length\.py .*not named on this machine.*--plugin \S+", capfd.readouterr().err)
 
 
-def test_run_imports_only_what_its_user_named(tmp_path, monkeypatch):
+def test_only_plugins_named_by_the_user_are_imported(tmp_path, monkeypatch):
     path = write(tmp_path, "one.py", registering("one"))
     (recorded,) = plugins.use_plugins([path])
     assert recorded == f"one.py@sha256:{hashlib.sha256(Path(path).read_bytes()).hexdigest()}"
@@ -155,7 +155,7 @@ def test_changed_plugin_is_reported(tmp_path, monkeypatch):
         plugins.use_plugins([f"{tmp_path}/one.py@sha256:{'0' * 64}"])
 
 
-def test_modules_and_entry_points(tmp_path, monkeypatch):
+def test_modules_and_entry_points_are_imported(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     package = tmp_path / "lab_tools"
     package.mkdir()
@@ -182,11 +182,11 @@ def test_modules_and_entry_points(tmp_path, monkeypatch):
     assert plugins.with_entry_points(both) == both
     with pytest.raises(ValueError, match=r"gone = lab_tools\.gone:X cannot be imported .*repair or uninstall"):
         KINDS["gone"]
-    with pytest.warns(UserWarning) as told:
+    with pytest.warns(UserWarning) as caught:
         assert "subtitles" in list(KINDS)
-    assert [str(one.message).partition(":")[0] for one in told] == ["an installed package"] * 2
+    assert [str(one.message).partition(":")[0] for one in caught] == ["an installed package"] * 2
 
-    # Another process opens a run that records it, and one without the package refuses to.
+    # Another process can open a run that records the package, but not without the package.
     forget(monkeypatch)
     assert not plugins.with_entry_points(()) and KINDS.values() and not plugins.with_entry_points(())
     plugins.open_plugins(both[1:], "run", {}.__getitem__)
@@ -199,7 +199,7 @@ def test_modules_and_entry_points(tmp_path, monkeypatch):
         plugins.open_plugins(both[1:], "run", {}.__getitem__)
 
 
-def test_registrations_that_are_refused(tmp_path):
+def test_invalid_registrations_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"registry 'target' is unknown; did you mean targets\?"):
         bertjax.register("target", "x", None)
     with pytest.raises(ValueError, match=r"mine\.py, line 3: mine\.py registers 'mlm' in 'targets', which the package"):
@@ -218,7 +218,7 @@ def test_registrations_that_are_refused(tmp_path):
         FAMILIES["four"]
 
 
-def test_recipe_that_registers_is_a_plugin(tmp_path, monkeypatch):
+def test_recipe_that_registers_is_recorded_as_plugin(tmp_path, monkeypatch):
     recipe = write_recipe(tmp_path)
     with recipe.open("a") as file:
         file.write("from bertjax.input.targets.registry import TARGETS\nTARGETS['one'] = 'one'\n")
@@ -247,7 +247,7 @@ COUNTS["all"] = COUNTS["round"]
 """
 
 
-def test_members_of_other_registries(tmp_path):
+def test_plugins_extend_other_registries(tmp_path):
     write_recipe(tmp_path)
     plugins.use_plugins([write(tmp_path, "many.py", MANY)])
     assert load_format("dump").reference == "nobody" and "dump" in [*ExportNames()]
@@ -257,7 +257,7 @@ def test_members_of_other_registries(tmp_path):
     assert load_recipe("mine").name == "tiny"
 
 
-def test_worker_processes_have_the_plugins(tmp_path, monkeypatch):
+def test_worker_processes_import_the_plugins(tmp_path, monkeypatch):
     plugins.use_plugins([write(tmp_path, "one.py", registering("one"))])
     started = plugins.active()
     forget(monkeypatch)

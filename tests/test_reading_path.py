@@ -51,7 +51,7 @@ def store_of_pairs(folder: Path, vocab_size: int) -> TokenStore:
 
 
 class Tracer:
-    """Notes the lines of the package that are executed between `with` and its end, in every thread."""
+    """A context manager that records executed lines of the package, in every thread."""
 
     def __init__(self) -> None:
         self.lines: Lines = set()
@@ -84,7 +84,7 @@ class Tracer:
 
 @pytest.fixture(scope="module")
 def lines_of_a_step(tmp_path_factory) -> Lines:
-    """Lines of the package that are executed between an open token store and updated weights of BERT."""
+    """Executed lines of the package, from an open token store to updated weights of BERT."""
     config = Config(
         model=ModelConfig(
             vocab_size=1000, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
@@ -108,9 +108,9 @@ def lines_of_a_step(tmp_path_factory) -> Lines:
     return tracer.lines
 
 
-def test_a_step_runs_through_the_files_that_are_listed(lines_of_a_step):
-    on_path, beside, found = files_in(PATH), files_in(BESIDE), {file for file, _ in lines_of_a_step}
-    assert on_path and not on_path & beside
-    unlisted = sorted(found - on_path - beside)
+def test_step_executes_exactly_the_listed_files(lines_of_a_step):
+    on_path, optional, executed = files_in(PATH), files_in(BESIDE), {file for file, _ in lines_of_a_step}
+    assert on_path and not on_path & optional
+    unlisted = sorted(executed - on_path - optional)
     assert not unlisted, f"name them in bertjax/README.md: {unlisted}"
-    assert not on_path - found
+    assert not on_path - executed

@@ -1,4 +1,4 @@
-"""What the pages say is so: their commands parse, their links and files exist, and each fact names its test."""
+"""The documentation is correct: commands parse, links and files exist, and each fact names its test."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NO_KEYS = {"--long", *(name for verb in PARSERS.values() for name in verb._optio
 
 
 def commands() -> list[str]:
-    """Every whole `bertjax` command, in fences, in tables and in the recipes' docstrings."""
+    """Every complete `bertjax` command, in code blocks, tables and docstrings of recipes."""
     lines = "\n".join(FENCES).replace("\\\n", " ").splitlines()
     inline = re.findall(r"`(bertjax [^`]*)`", OUTSIDE)
     recipes = "\n".join(RECIPES.values()).replace("\\\n", " ")
@@ -49,19 +49,19 @@ def commands() -> list[str]:
 
 
 def options() -> list[str]:
-    """Every key of a run that the text names: `--key value`; of several values with | between them, the first."""
+    """Every setting in the text as `--key value`; of several values separated by |, the first."""
     found = [" ".join(text.split()) for text in re.findall(r"`(--[^`]*)`", OUTSIDE)]
     return sorted({re.sub(r"\|\S+", "", o) for o in found if o.split()[0] not in NO_KEYS and " " in o})
 
 
 ABBREVIATED = [c for c in commands() if "…" in c]
-# Not a verb alone, which is a name.
+# A verb without arguments is only a name.
 NAMES = re.compile(r"bertjax (run )?[\w-]+")
 COMMANDS = [c for c in commands() if not ("…" in c or c.endswith(" --help") or NAMES.fullmatch(c))]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_is_understood(command: str) -> None:
+def test_documented_command_parses(command: str) -> None:
     _, verb, *arguments = with_numbers(shlex.split(command))
     words = arguments[: arguments.index("--")] if "--" in arguments else arguments
     parsed, keys = PARSERS[verb].parse_words(words, takes_keys=load_verb(verb).takes_keys)
@@ -76,12 +76,12 @@ def test_a_command_is_understood(command: str) -> None:
 
 
 def with_numbers(words: list[str]) -> list[str]:
-    """Words with a number in place of a single capital letter."""
+    """Replace words of one capital letter with a number."""
     return ["1" if re.fullmatch("[A-Z]", word) else word for word in words]
 
 
 def assert_holds(config: Config, words: list[str]) -> None:
-    """The values in a config are those that the words of a command give: `--key value...` or `--key=value`."""
+    """Check that a config has the values of a command's `--key value...` or `--key=value`."""
     given: dict[str, list[str]] = {}
     for word in words:
         if word.startswith("--"):
@@ -102,19 +102,19 @@ def assert_holds(config: Config, words: list[str]) -> None:
 
 
 def recipe_of(parsed: argparse.Namespace) -> Config:
-    """The recipe that a command names, else the defaults."""
+    """The recipe in a command, or the default config."""
     values = [one for value in vars(parsed).values() for one in (value if isinstance(value, list) else [value])]
-    named = next(filter(is_recipe, map(str, values)), None)
-    return load_recipe(REPOSITORY / named if ".py" in named else named) if named else Config()
+    mentioned = next(filter(is_recipe, map(str, values)), None)
+    return load_recipe(REPOSITORY / mentioned if ".py" in mentioned else mentioned) if mentioned else Config()
 
 
 def is_recipe(word: str) -> bool:
-    """As `bert_base`, `domain:legal` or `configs/bert_base.py`."""
+    """Whether a word names a recipe, e.g. `bert_base`, `domain:legal` or `configs/bert_base.py`."""
     return word.partition(":")[0].removeprefix("configs/").removesuffix(".py") in RECIPES
 
 
-def test_options_in_the_text_are_understood() -> None:
-    """As many at once as have different keys."""
+def test_documented_options_parse() -> None:
+    """Options with different keys are parsed together, to save time."""
     groups: list[dict[str, list[str]]] = []
     for option in options():
         words = with_numbers(shlex.split(option))
@@ -128,23 +128,23 @@ def test_options_in_the_text_are_understood() -> None:
         assert_holds(override(FinetuneConfig(), words, "bertjax"), words)
 
 
-def test_there_are_commands_and_options() -> None:
+def test_documentation_has_commands_and_options() -> None:
     assert len(commands()) > 40 and len(options()) > 20
 
 
-def test_the_chinese_page_has_the_same_commands_and_figures() -> None:
+def test_chinese_readme_has_the_same_commands_and_figures() -> None:
     pages = [(REPOSITORY / name).read_text(encoding="utf-8") for name in ("README.md", "README.zh.md")]
     fences, tables = zip(
         *((re.findall(r"^```\n(.*?)^```", page, re.M | re.S), page.partition("<!-- made by")[2]) for page in pages),
         strict=True,
     )
     assert fences[0] == fences[1] and len(fences[0]) > 6
-    assert tables[0].partition("<!-- end")[0] == tables[1].partition("<!-- end")[0], "the benchmarks write both"
+    assert tables[0].partition("<!-- end")[0] == tables[1].partition("<!-- end")[0], "tests/benchmarks writes both"
     assert not [link for link in re.findall(r"\]\((?!https:)([\w./]+)", pages[1]) if not (REPOSITORY / link).exists()]
 
 
-def rows_of(page: str, heading: str) -> list[str]:
-    """The rows of the first table below a heading, without its head."""
+def table_rows(page: str, heading: str) -> list[str]:
+    """The rows of the first table below a heading, without the table's header."""
     section = f"\n{PAGES[page]}".partition(f"\n{heading}\n")[2]
     table = re.search(r"(?:^\|.*\n)+", section, re.M)
     assert table, f"{page} has no table below {heading!r}"
@@ -155,8 +155,8 @@ FACTS = re.findall(r"^\|(.*)\| `(tests/\S+?)::(\w+)` \|$", PAGES["bertjax/README
 
 
 @pytest.mark.parametrize(("fact", "path", "name"), FACTS, ids=[name for _, _, name in FACTS])
-def test_a_fact_has_its_test(fact: str, path: str, name: str) -> None:
-    """A function of that name, which nothing skips and which asserts something."""
+def test_fact_names_an_existing_test(fact: str, path: str, name: str) -> None:
+    """The test exists, is never skipped and asserts something."""
     tree = ast.parse((REPOSITORY / path).read_text(encoding="utf-8"))
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     assert name in functions, f"{path} has no {name}: {fact}"
@@ -164,48 +164,50 @@ def test_a_fact_has_its_test(fact: str, path: str, name: str) -> None:
     assert asserts(functions[name], functions), f"{path}::{name} asserts nothing: {fact}"
 
 
-def asserts(function: ast.FunctionDef, beside: dict[str, ast.FunctionDef]) -> bool:
-    """Whether a function asserts, expects an error or calls a check, itself or in a function of its file."""
+def asserts(function: ast.FunctionDef, functions: dict[str, ast.FunctionDef]) -> bool:
+    """Whether a function or one that it calls in its file has an assertion, an expected error or a check."""
     names = {ast.unparse(node.func) for node in ast.walk(function) if isinstance(node, ast.Call)}
     if any(isinstance(node, ast.Assert) for node in ast.walk(function)):
         return True
     if any(name == "pytest.raises" or re.search(r"(^|\.)_?assert_|(^|\.)check_", name) for name in names):
         return True
-    return any(asserts(beside[name], {k: v for k, v in beside.items() if k != name}) for name in names & set(beside))
+    others = {name: node for name, node in functions.items() if node is not function}
+    return any(asserts(others[name], others) for name in names & {*others})
 
 
-def test_every_row_of_the_table_of_facts_names_a_test() -> None:
-    rows = rows_of("bertjax/README.md", "## Where descriptions of BERT differ, and what bertjax does")
+def test_every_fact_names_a_test() -> None:
+    rows = table_rows("bertjax/README.md", "## Where descriptions of BERT differ, and what bertjax does")
     assert len(FACTS) == len(rows) >= 10
 
 
-def test_the_readme_names_every_verb() -> None:
+def test_readme_lists_every_verb() -> None:
     section = PAGES["README.md"].partition("\n## All verbs\n")[2].partition(":")[0]
     assert sorted(re.findall(r"`([\w-]+)`", section)) == sorted(VERBS)
 
 
-def test_every_recipe_is_in_the_table_of_recipes() -> None:
-    named = [re.match(r"\| `(configs/\w+\.py)` \|", row) for row in rows_of("configs/README.md", "# Recipes and data")]
-    there = [path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / "configs").glob("*.py")]
-    assert sorted(found[1] for found in named if found) == sorted(there)
+def test_table_of_recipes_is_complete() -> None:
+    rows = table_rows("configs/README.md", "# Recipes and data")
+    mentioned = [re.match(r"\| `(configs/\w+\.py)` \|", row) for row in rows]
+    existing = [path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / "configs").glob("*.py")]
+    assert sorted(found[1] for found in mentioned if found) == sorted(existing)
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_file_that_a_page_names_is_there(page: str) -> None:
-    named = set(re.findall(r"(?<![\w/-])((?:bertjax|configs|launch|tests)/[\w/]+\.(?:py|sh))\b", PAGES[page]))
-    lost = [path for path in named if "NAME" not in path and not (REPOSITORY / path).is_file()]
-    assert not lost
-    assert named or page == "bertjax/finetune/README.md"
+def test_files_named_in_a_page_exist(page: str) -> None:
+    mentioned = set(re.findall(r"(?<![\w/-])((?:bertjax|configs|launch|tests)/[\w/]+\.(?:py|sh))\b", PAGES[page]))
+    missing = [path for path in mentioned if "NAME" not in path and not (REPOSITORY / path).is_file()]
+    assert not missing
+    assert mentioned or page == "bertjax/finetune/README.md"
 
 
 def anchors(page: Path) -> set[str]:
-    """The headings of a page, as a browser knows them."""
+    """The link targets of a page's headings."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.M)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_link_leads_somewhere(page: str) -> None:
+def test_link_targets_exist(page: str) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)", PAGES[page])
     assert links or page == "configs/README.md"
     for path, anchor in links:
@@ -216,8 +218,8 @@ def test_every_link_leads_somewhere(page: str) -> None:
 
 def test_pages_of_the_site_exist_and_name_existing_files() -> None:
     assert len(TUTORIALS) == 4
-    named = re.findall(r"([\w/.]+\.md)$", (SITE / "mkdocs.yml").read_text(encoding="utf-8"), re.M)
-    assert not [page for page in named if not ((SITE / "pages" / page).is_file() or (REPOSITORY / page).is_file())]
+    mentioned = re.findall(r"([\w/.]+\.md)$", (SITE / "mkdocs.yml").read_text(encoding="utf-8"), re.M)
+    assert not [page for page in mentioned if not ((SITE / "pages" / page).is_file() or (REPOSITORY / page).is_file())]
     for module, name in re.findall(r"^::: ([\w.]+)\.(\w+)$", (SITE / "pages" / "reference.md").read_text(), re.M):
         source = (REPOSITORY / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
         assert re.search(rf"^(class|def) {name}\b", source, re.M), f"reference.md: {module} has no {name}"

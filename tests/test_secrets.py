@@ -1,4 +1,4 @@
-"""What a run knows of credentials stays out of everything that it writes and prints."""
+"""A run neither writes nor prints the credentials in its environment."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHORT = [word for key, value in SIX_STEPS.items() for word in (f"--{key}", str(v
 
 @pytest.fixture
 def planted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The secrets in the environment, each of its own value, as bytes to look for."""
+    """Set a different secret in each variable; returns the bytes that must not appear."""
     if not object_storage.MISSING:
         request.getfixturevalue("server")  # sets some of the variables, for the whole session
     for number, name in enumerate(PLANTED):
@@ -40,8 +40,8 @@ def leaks(folder: Path, secrets: list[bytes]) -> list[str]:
     return [str(path) for path in files if any(s in path.read_bytes() or s in str(path).encode() for s in secrets)]
 
 
-@pytest.mark.long  # a run of its own
-def test_no_file_of_a_run_has_a_secret_of_the_environment(
+@pytest.mark.long  # trains a run
+def test_run_files_contain_no_secret(
     planted: list[bytes], tmp_path: Path, capfd: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> None:
     recipe, corpus = write_recipe(tmp_path), write_corpus(tmp_path / "corpus.txt", 60)
@@ -54,12 +54,12 @@ def test_no_file_of_a_run_has_a_secret_of_the_environment(
     assert main(["export", run, "--output", str(tmp_path / "exported")]) == 0
     if isinstance(place := RemotePath(run), RemotePath) and "://" in run:
         place.download_all(tmp_path / "copy", place.sizes())
-    said = "".join(capfd.readouterr())
-    assert "step" in said and SECRET not in said
+    output = "".join(capfd.readouterr())
+    assert "step" in output and SECRET not in output
     assert leaks(tmp_path, planted) == []
 
 
-def test_an_error_of_object_storage_repeats_no_secret(
+def test_object_storage_error_contains_no_secret(
     planted: list[bytes], s3: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     recipe = write_recipe(tmp_path)
@@ -77,7 +77,7 @@ WITH_CREDENTIALS = (
 
 
 @pytest.mark.parametrize("url", WITH_CREDENTIALS)
-def test_url_with_credentials_is_refused_unrepeated(
+def test_url_with_credentials_is_refused_and_masked(
     url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     recipe, corpus = write_recipe(tmp_path), write_corpus(tmp_path / "corpus.txt", 60)
@@ -89,9 +89,9 @@ def test_url_with_credentials_is_refused_unrepeated(
         ["inspect", url],
     ):
         assert main(words) in (1, 2), words
-        said = "".join(capfd.readouterr())
-        assert SECRET not in said and "***" in said, said
-        assert "the credentials in the environment" in said or "verify" in words, said
+        output = "".join(capfd.readouterr())
+        assert SECRET not in output and "***" in output, output
+        assert "the credentials in the environment" in output or "verify" in words, output
     assert {*tmp_path.rglob("*")} == before
 
 
@@ -99,6 +99,6 @@ def test_url_with_credentials_is_refused_unrepeated(
     "url",
     ["s3://bucket/a@b:c/d", "gs://bucket/x?y=z", "https://host:8080/a.txt", "text:a/*.txt", "https://host/?q=tokens"],
 )
-def test_other_urls_are_not(url: str) -> None:
+def test_urls_without_credentials_are_accepted(url: str) -> None:
     refuse_credentials(url)
     assert without_credentials(url) == url

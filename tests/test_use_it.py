@@ -1,4 +1,4 @@
-"""What the pages say of using a model: blocks of commands, run on a model that the quickstart's recipe trained."""
+"""The documented commands for using a model run on a small quickstart model."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ DETAILS = (REPOSITORY / "bertjax" / "finetune" / "README.md").read_text(encoding
 
 
 def fences(page: str, heading: str) -> list[str]:
-    """The blocks of code below a heading, with continued lines joined."""
+    """The code blocks below a heading, with continued lines joined."""
     section = page.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     return [fence.replace("\\\n", " ") for fence in re.findall(r"^```\w*\n(.*?)^```", section, re.M | re.S)]
 
 
 def commands(page: str, heading: str) -> list[list[str]]:
-    """The words of each bertjax command below a heading, from its verb on."""
+    """The words of each bertjax command below a heading, beginning with the verb."""
     lines = "".join(fences(page, heading)).splitlines()
     return [shlex.split(line)[1:] for line in lines if line.startswith("bertjax ")]
 
 
 def snippets(page: str, heading: str) -> list[str]:
-    """The blocks of Python below a heading."""
+    """The Python code blocks below a heading."""
     return [fence for fence in fences(page, heading) if fence.startswith("import ")]
 
 
-# The quickstart's first command on a part of one novel, with a network that compiles in a moment.
+# The quickstart's first command on part of one novel, with a small network that compiles quickly.
 SHORT = ["--training.steps", "4", "--training.eval-every", "4", "--training.eval-rows", "16",
          "--data.vocab-size", "900", "--data.sources", "text:novel/*.txt", "--data.held-out", "0.3",
          "--data.workers", "1",
@@ -50,7 +50,7 @@ SHORT = ["--training.steps", "4", "--training.eval-every", "4", "--training.eval
 
 @pytest.fixture(scope="module")
 def user_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the quickstart's run, shortened, and the files that the commands name."""
+    """A folder with a shortened quickstart run and the files that the commands use."""
     folder = tmp_path_factory.mktemp("use-it")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -61,31 +61,31 @@ def user_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.long  # a minute of CPU time; each verb has tests of its own, and test_readme.py parses the commands
-def test_every_command_runs(
+@pytest.mark.long  # takes a minute of CPU time; each verb has its own tests, and test_readme.py parses the commands
+def test_documented_commands_run_in_order(
     user_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(user_folder)
     tried, used = commands(README, "Try it"), commands(README, "Use the model")
     assert [command[0] for command in tried] == ["pretrain", "fill-mask", "evaluate"]
     assert [command[0] for command in used] == ["finetune", "embed", "search", "attention", "export"]
-    # What both pages show is run once; the feature-based variant has a test of its own.
+    # Commands on both pages run once; the feature-based variant has its own test.
     again = [command for command in commands(DETAILS, "Fine-tune and predict") if "--model.features" not in command]
     assert again[0] == used[0] and [command[0] for command in again] == ["finetune", "predict"]
     (snippet,), (detailed,) = snippets(README, "Use the model"), snippets(DETAILS, "Fine-tune and predict")
     assert len(snippet.splitlines()) == 6
-    said = {}
+    outputs = {}
     for command in (*tried[1:], *used, again[1]):
         if command[0] == "export":
             pytest.importorskip("onnx")
         assert main(command) == 0
-        said[command[0]] = capsys.readouterr().out
-    assert re.search(r"default +1 +[\d.]+ ", said["finetune"])
-    assert re.fullmatch(r"( *[\d.]+%  (good|bad)\n){2}", said["predict"])
+        outputs[command[0]] = capsys.readouterr().out
+    assert re.search(r"default +1 +[\d.]+ ", outputs["finetune"])
+    assert re.fullmatch(r"( *[\d.]+%  (good|bad)\n){2}", outputs["predict"])
     assert np.load("vectors.npy").shape == (3, 16)
-    assert "Sort an array in place." in said["search"]
+    assert "Sort an array in place." in outputs["search"]
     assert Path("attention.html").stat().st_size > 20_000
-    assert "compared with onnxruntime" in said["export"]
+    assert "compared with onnxruntime" in outputs["export"]
     namespace: dict[str, object] = {}
     exec(snippet, namespace)
     guesses, shape, predictions = capsys.readouterr().out.splitlines()
@@ -98,7 +98,7 @@ def test_every_command_runs(
 
 
 def write_collection(folder: Path) -> None:
-    """A corpus, queries and judgements as BEIR has them: as files, and as the folder of a set."""
+    """Write a corpus, queries and judgements in BEIR's format, as single files and as the folder of a data set."""
     subjects = ["arrays", "files", "means", "sums", "norms", "masks", "views", "copies"]
     for name, texts in {
         "corpus": [f"How {subject} are {verb}, and why." for subject in subjects for verb in ("made", "read", "kept")],
@@ -109,35 +109,35 @@ def write_collection(folder: Path) -> None:
     for name, numbers in {"train": range(16), "qrels": range(16, 24)}.items():
         judged = [f"q{n}\tc{n}\t1" for n in numbers]
         (folder / f"{name}.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *judged]) + "\n")
-    whole = folder / "beir" / "scifact"
-    (whole / "qrels").mkdir(parents=True)
+    data_set = folder / "beir" / "scifact"
+    (data_set / "qrels").mkdir(parents=True)
     for name, copy in {
         "corpus.jsonl": "corpus.jsonl",
         "queries.jsonl": "queries.jsonl",
         "qrels.tsv": "qrels/test.tsv",
     }.items():
-        shutil.copy(folder / name, whole / copy)
+        shutil.copy(folder / name, data_set / copy)
 
 
-@pytest.mark.long  # each verb and kind of it has tests of its own; here is what the page has together
-def test_every_command_on_search_runs(
+@pytest.mark.long  # each verb has its own tests; this tests the documented sequence
+def test_documented_search_commands_run(
     user_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(user_folder)
     write_collection(user_folder)
-    shown = commands(DETAILS, "Search")
-    assert [command[0] for command in shown] == ["search", "search", "finetune", "finetune", "search", "search"]
-    said = []
-    for command in shown:
+    documented = commands(DETAILS, "Search")
+    assert [command[0] for command in documented] == ["search", "search", "finetune", "finetune", "search", "search"]
+    outputs = []
+    for command in documented:
         assert main(command) == 0
-        said.append(capsys.readouterr().out)
-    for printed in (said[0], *said[-2:]):
+        outputs.append(capsys.readouterr().out)
+    for printed in (outputs[0], *outputs[-2:]):
         assert "nDCG@10" in printed and "recall@100" in printed and "MRR@10" in printed
-    assert "both, reranked" in said[-2] and "both" in said[-1] and "reranked" not in said[-1]
+    assert "both, reranked" in outputs[-2] and "both" in outputs[-1] and "reranked" not in outputs[-1]
 
 
 @pytest.mark.long
-def test_the_feature_based_variant_is_trained_and_used(
+def test_feature_based_model_is_trained_and_used(
     user_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(user_folder)
@@ -153,16 +153,16 @@ def test_the_feature_based_variant_is_trained_and_used(
     command[place : place + len(of_base)] = here  # of two layers
     command[command.index("--epochs") + 1] = "1"
     assert main([*command, "--run-dir", "runs/features"]) == 0
-    said = capsys.readouterr().out
-    printed = dict(re.findall(r"^  (best run|report|predictions) +(.*)$", said, re.M))
+    outputs = capsys.readouterr().out
+    printed = dict(re.findall(r"^  (best run|report|predictions) +(.*)$", outputs, re.M))
     assert printed["best run"] == "runs/features" and printed["predictions"] == "runs/features/predictions"
     assert Path(printed["report"]).is_file()
-    assert "Hugging Face has no class" in said and "--to onnx" not in said
+    assert "Hugging Face has no class" in outputs and "--to onnx" not in outputs
     assert not Path("runs/features/huggingface").exists()
-    (following,) = re.findall(r"bertjax (predict runs/features '.*')", said)
+    (following,) = re.findall(r"bertjax (predict runs/features '.*')", outputs)
     assert shlex.split(following)[2:] == ["Ada opened an array in London ."], "a sentence of the development set"
     assert main(shlex.split(following)) == 0
-    shown = [line.split()[-1] for line in capsys.readouterr().out.splitlines()]
-    assert shown == ["Ada", "opened", "an", "array", "in", "London", "."]
+    documented = [line.split()[-1] for line in capsys.readouterr().out.splitlines()]
+    assert documented == ["Ada", "opened", "an", "array", "in", "London", "."]
     assert main(["export", "runs/features"]) == 1
     assert "transformers has no such network" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`bertjax run verify`: no flipped bit, and no cut, missing, stale or foreign file, passes as what was written."""
+"""`bertjax run verify` detects flipped bits and truncated, missing, stale and foreign files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KINDS = ("store", "run", "checkpoint", "export", "vectors", "index")
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A folder of each kind."""
     folder = tmp_path_factory.mktemp("verify")
     draw = np.random.default_rng(0)
@@ -60,12 +60,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture
-def copy(made: dict[str, Path], tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    """Of the folder of a kind, to damage; a checkpoint within its run."""
+def copy(folders: dict[str, Path], tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A copy of a folder of each kind, to damage; a checkpoint is inside its run."""
     if request.param == "checkpoint":
-        shutil.copytree(made["run"], tmp_path / "run")
+        shutil.copytree(folders["run"], tmp_path / "run")
         return tmp_path / "run" / "checkpoints" / "0"
-    return shutil.copytree(made[request.param], tmp_path / request.param)
+    return shutil.copytree(folders[request.param], tmp_path / request.param)
 
 
 each_kind = pytest.mark.parametrize("copy", KINDS, indirect=True)
@@ -76,7 +76,7 @@ def findings(folder: Path) -> list[str]:
 
 
 def files_of(folder: Path) -> Iterator[Path]:
-    """The files that are checked: a run's checkpoint is a kind of its own here, and its lock no file of the run."""
+    """The checked files: without a run's lock and its checkpoints, which are a separate kind here."""
     for path in sorted(folder.rglob("*")):
         inside = path.relative_to(folder).parts
         if path.is_file() and path.stat().st_size and "checkpoints" not in inside and path.name != ".lock":
@@ -90,30 +90,30 @@ def flip(path: Path, bit: int) -> None:
 
 
 def same_state(checkpoint: Path, other: Path) -> bool:
-    """Whether two checkpoints are read as the same bits and metadata."""
+    """Whether two checkpoints have the same bits and metadata when read."""
     states = [jax.device_get(load_run(place).params) for place in (checkpoint, other)]
     equal = jax.tree.map(np.array_equal, *states)
     return jax.tree.all(equal) and read_metadata(checkpoint) == read_metadata(other)
 
 
-def test_what_was_written_is_whole(made: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "verify", *(str(made[kind]) for kind in KINDS)]) == 0
-    told = capfd.readouterr()
-    assert told.out.count(": OK") == len(KINDS) + 1, "a run has a checkpoint"
-    assert told.err == "", "progress was printed off a terminal about work under ten seconds"
-    assert main(["run", "verify", str(made["run"] / "checkpoints")]) == 0
+def test_undamaged_folders_pass(folders: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "verify", *(str(folders[kind]) for kind in KINDS)]) == 0
+    output = capfd.readouterr()
+    assert output.out.count(": OK") == len(KINDS) + 1, "a run has a checkpoint"
+    assert output.err == "", "progress was printed off a terminal about work under ten seconds"
+    assert main(["run", "verify", str(folders["run"] / "checkpoints")]) == 0
 
 
 @each_kind
-def test_every_file_with_a_flipped_bit_is_named_or_harmless(copy: Path, made: dict[str, Path]) -> None:
+def test_flipped_bits_are_reported_or_harmless(copy: Path, folders: dict[str, Path]) -> None:
     rng, harmless = random.Random(0), 0
     for path in files_of(copy):
         bit = rng.randrange(8 * path.stat().st_size)
         flip(path, bit)
         found = findings(copy)
         if not found:
-            # Arrays came back with their digests; once they are compared themselves, which takes longer.
-            assert copy.name == "0" and (harmless or same_state(copy, made["checkpoint"])), f"bit {bit} of {path}"
+            # Digests already matched when the arrays were read; comparing the arrays takes longer, so it is done once.
+            assert copy.name == "0" and (harmless or same_state(copy, folders["checkpoint"])), f"bit {bit} of {path}"
             harmless += 1
         elif copy.name != "0":
             assert any(path.name in one for one in found), found
@@ -123,7 +123,7 @@ def test_every_file_with_a_flipped_bit_is_named_or_harmless(copy: Path, made: di
 
 
 @each_kind
-def test_cut_missing_and_foreign_files_are_named(copy: Path, made: dict[str, Path]) -> None:
+def test_truncated_missing_and_foreign_files_are_reported(copy: Path, folders: dict[str, Path]) -> None:
     for path in list(files_of(copy))[:: 1 if copy.name != "0" else 6]:
         whole = path.read_bytes()
         for damage in ("cut", "missing"):
@@ -132,7 +132,7 @@ def test_cut_missing_and_foreign_files_are_named(copy: Path, made: dict[str, Pat
                 (part, *_) = find_parts(str(copy))
                 assert "not finished" in part.name
             elif copy.name == "0":
-                assert findings(copy) or same_state(copy, made["checkpoint"]), (damage, path)
+                assert findings(copy) or same_state(copy, folders["checkpoint"]), (damage, path)
             else:
                 assert any(path.name in one for one in findings(copy)), (damage, path)
             path.write_bytes(whole)
@@ -142,12 +142,12 @@ def test_cut_missing_and_foreign_files_are_named(copy: Path, made: dict[str, Pat
         assert "left.behind: not in" in found
 
 
-def test_files_of_another_store_and_checkpoint_are_named(made: dict[str, Path], tmp_path: Path) -> None:
-    store = shutil.copytree(made["store"], tmp_path / "store")
+def test_files_of_another_store_or_checkpoint_are_reported(folders: dict[str, Path], tmp_path: Path) -> None:
+    store = shutil.copytree(folders["store"], tmp_path / "store")
     first, second = store / "train-00000.tokens", store / "train-00001.tokens"
     first.rename(store / "swap"), second.rename(first), (store / "swap").rename(second)
     assert [Path(one.partition(": ")[0]).name for one in findings(store)] == [first.name, second.name]
-    run = shutil.copytree(made["run"], tmp_path / "run")
+    run = shutil.copytree(folders["run"], tmp_path / "run")
     other = trained_model(tmp_path / "other")
     write_run(other.__class__(**{**vars(other), "params": jax.tree.map(lambda x: x + 1, other.params)}))
     state = run / "checkpoints" / "0" / "state"
@@ -158,8 +158,8 @@ def test_files_of_another_store_and_checkpoint_are_named(made: dict[str, Path], 
     assert any("holds step 0; it was renamed or copied there" in one for one in findings(run))
 
 
-def test_a_whole_checkpoint_of_another_run_is_named(made: dict[str, Path], tmp_path: Path) -> None:
-    run, model = shutil.copytree(made["run"], tmp_path / "run"), trained_model(tmp_path / "other")
+def test_complete_checkpoint_of_another_run_is_reported(folders: dict[str, Path], tmp_path: Path) -> None:
+    run, model = shutil.copytree(folders["run"], tmp_path / "run"), trained_model(tmp_path / "other")
     seeded = replace(model.config, training=replace(model.config.training, seed=7))
     write_run(replace(model, config=seeded, params=jax.tree.map(lambda x: x + 1, model.params)))
     shutil.rmtree(run / "checkpoints" / "0")
@@ -168,23 +168,25 @@ def test_a_whole_checkpoint_of_another_run_is_named(made: dict[str, Path], tmp_p
     assert "checkpoints/0: does not belong to the run described by config.json" in found and "training.seed" in found
 
 
-def test_exit_codes_and_coreutils(made: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    export = shutil.copytree(made["export"], tmp_path / "export")
+def test_exit_codes_and_sha256sum_agree(
+    folders: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    export = shutil.copytree(folders["export"], tmp_path / "export")
     checked = subprocess.run(["sha256sum", "-c", "--strict", SUMS_FILE], cwd=export, capture_output=True, text=True)
     assert checked.returncode == 0 and "model.safetensors: OK" in checked.stdout, checked.stderr
     flip(export / "model.safetensors", 12_345)
-    assert main(["run", "verify", str(export), str(made["store"])]) == DAMAGED
-    told = capfd.readouterr().out
-    assert f"DAMAGED {export / 'model.safetensors'}: its SHA-256 differs from the one in SHA256SUMS" in told
-    assert f"export {export}: 1 finding\n" in told and ": OK" in told
+    assert main(["run", "verify", str(export), str(folders["store"])]) == DAMAGED
+    output = capfd.readouterr().out
+    assert f"DAMAGED {export / 'model.safetensors'}: its SHA-256 differs from the one in SHA256SUMS" in output
+    assert f"export {export}: 1 finding\n" in output and ": OK" in output
     (tmp_path / "nothing").mkdir()
     for path, message in ((tmp_path / "nothing", "nothing there that bertjax wrote"), ("nowhere", "no such folder")):
         assert main(["run", "verify", str(path)]) == 1
         assert f"{message}; give a run, one of its checkpoints/<step>" in capfd.readouterr().err
 
 
-def test_a_run_that_goes_on_has_no_list_of_its_files(made: dict[str, Path], tmp_path: Path) -> None:
-    run = shutil.copytree(made["run"], tmp_path / "run")
+def test_unfinished_run_reports_damage_without_file_list(folders: dict[str, Path], tmp_path: Path) -> None:
+    run = shutil.copytree(folders["run"], tmp_path / "run")
     (run / SUMS_FILE).unlink()
     assert findings(run) == []
     (run / "config.json").write_text(json.dumps({"modle": {}}))

@@ -1,4 +1,4 @@
-"""The package outside the repository: what a wheel holds, recipes by name, and starting beside the clone."""
+"""The package outside the repository: contents of the wheel, recipes by name, and Python started beside the clone."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ IGNORED = shutil.ignore_patterns("build", "runs", "tests", "*.egg-info", "__pyca
 BUILD = "from setuptools.build_meta import {0}; print({0}({1!r}))"
 
 
-def built(source: Path, hook: str, folder: Path) -> Path:
-    """A wheel of a copy of the repository, by the back end that pip calls; without the network."""
+def build_wheel(source: Path, hook: str, folder: Path) -> Path:
+    """Build a wheel with the back end that pip calls, without network access."""
     folder.mkdir()
     call = [sys.executable, "-c", BUILD.format(hook, str(folder))]
     done = subprocess.run(call, cwd=source, capture_output=True, text=True)
@@ -34,8 +34,8 @@ def built(source: Path, hook: str, folder: Path) -> Path:
     return wheel
 
 
-def copied(folder: Path) -> Path:
-    """A copy of the repository, which a build may write to."""
+def copy_repository(folder: Path) -> Path:
+    """Copy the repository, because builds write to it."""
     shutil.copytree(REPOSITORY, folder, symlinks=True, ignore=IGNORED)
     return folder
 
@@ -43,19 +43,19 @@ def copied(folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("setuptools", reason="needs setuptools to build a wheel")
-    return copied(tmp_path_factory.mktemp("beside") / "bertjax")
+    return copy_repository(tmp_path_factory.mktemp("beside") / "bertjax")
 
 
-def away(folder: Path, code: str, *path: Path) -> str:
-    """What Python prints in a folder, with these folders on its path in place of this repository."""
+def run_outside(folder: Path, code: str, *path: Path) -> str:
+    """The output of Python in a folder, with these folders on its path instead of this repository."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))}
-    ended = subprocess.run([sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
+    result = subprocess.run([sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
-def test_a_wheel_has_every_recipe_and_nothing_but_the_package(clone: Path, tmp_path: Path) -> None:
-    wheel = built(clone, "build_wheel", tmp_path / "wheel")
+def test_wheel_contains_only_the_package_and_all_recipes(clone: Path, tmp_path: Path) -> None:
+    wheel = build_wheel(clone, "build_wheel", tmp_path / "wheel")
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         archive.extractall(tmp_path / "installed")
@@ -65,21 +65,21 @@ def test_a_wheel_has_every_recipe_and_nothing_but_the_package(clone: Path, tmp_p
     assert {Path(name).name for name in names if name.startswith("bertjax/recipes/")} == recipes
     code = "import bertjax.config as c; print(c.__file__, c.load_recipe('lamb:paper').name)"
     code += "; import bertjax.text.sources.registry as r; print(len(r.source_files(r.parse_source('novels:'))))"
-    place, name, novels = away(tmp_path, code, tmp_path / "installed").split()
+    place, name, novels = run_outside(tmp_path, code, tmp_path / "installed").split()
     assert Path(place).is_relative_to(tmp_path) and name == "bert_large_lamb_paper" and novels == "8"
 
 
-def test_python_next_to_the_clone_imports_the_package(clone: Path, tmp_path: Path) -> None:
-    """An editable install is a line on the path, not an import hook: the folder `bertjax` would win over a hook."""
-    wheel = built(clone, "build_editable", tmp_path / "wheel")
+def test_python_beside_the_clone_imports_the_package(clone: Path, tmp_path: Path) -> None:
+    """An editable install adds a path, because the clone's folder `bertjax` would precede an import hook."""
+    wheel = build_wheel(clone, "build_editable", tmp_path / "wheel")
     with zipfile.ZipFile(wheel) as archive:
         files = {name: archive.read(name).decode() for name in archive.namelist() if ".dist-info/" not in name}
     assert [text.strip() for text in files.values()] == [str(clone)], "one .pth file, which names the clone"
     code = "import bertjax; print(bertjax.__version__, bertjax.__file__)"
-    assert away(clone.parent, code, clone).split()[1] == str(clone / "bertjax" / "__init__.py")
+    assert run_outside(clone.parent, code, clone).split()[1] == str(clone / "bertjax" / "__init__.py")
 
 
-def test_a_name_is_the_packages_and_a_path_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recipe_names_mean_the_package_and_paths_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "quickstart.py").write_text("raise SystemExit('the file beside was run')\n")
     assert load_recipe("quickstart").name == "quickstart"
@@ -99,7 +99,7 @@ def test_a_name_is_the_packages_and_a_path_the_users(tmp_path: Path, monkeypatch
         ("roberta:larg", r"variant 'larg' is unknown; this recipe has base, .*; did you mean 'large'\?"),
     ],
 )
-def test_the_nearest_recipe_is_named(
+def test_unknown_recipe_suggests_the_nearest(
     recipe: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -108,7 +108,7 @@ def test_the_nearest_recipe_is_named(
         load_recipe(recipe)
 
 
-def test_list_of_recipes_is_a_line_each_with_details_in_show(capsys: pytest.CaptureFixture[str]) -> None:
+def test_recipes_list_is_short_and_show_is_complete(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["recipes"]) == 0
     head, *lines = capsys.readouterr().out.partition("\n\n")[0].splitlines()
     assert head.split() == ["recipe", "network", "tokens", "machine", "and", "time"]
@@ -117,7 +117,7 @@ def test_list_of_recipes_is_a_line_each_with_details_in_show(capsys: pytest.Capt
     rows = {line.split()[0]: " ".join(line.split()[1:]) for line in lines}
     assert rows["quickstart"] == "2 x 128 4.92 M five minutes on two CPU cores"
     assert rows["bert_base"] == "12 x 768 42.6 B 4.3 hours or more on 8 H100"
-    # Of the variant that runs without a name, not of a larger one that the cost tells too.
+    # The cost of the default variant, although the docstring also has the cost of a larger one.
     assert rows["modern_one_gpu"] == "22 x 768 2.82 B 22.6 hours at 30 TFLOP/s"
     assert rows["protein_esm2"] == "6 x 320 1.05 T see bertjax plan"
     assert rows["chinese_mini"] == "4 x 256 6.14 M half an hour on two free cores"
@@ -125,18 +125,18 @@ def test_list_of_recipes_is_a_line_each_with_details_in_show(capsys: pytest.Capt
     for name in recipe_names():
         assert "Command" in describe_recipe(name).sections, name
     assert main(["recipes", "show", "lamb"]) == 0
-    shown = capsys.readouterr().out
-    assert all(f"    {key}:" in shown for key in ("size", "cost", "reproduces", "variants"))
-    assert "lamb:nvidia, lamb:paper; without one: nvidia" in shown
-    assert shown.endswith(recipe_file("lamb")[0].read_text(encoding="utf-8"))
+    output = capsys.readouterr().out
+    assert all(f"    {key}:" in output for key in ("size", "cost", "reproduces", "variants"))
+    assert "lamb:nvidia, lamb:paper; without one: nvidia" in output
+    assert output.endswith(recipe_file("lamb")[0].read_text(encoding="utf-8"))
 
 
-def test_the_list_imports_no_jax() -> None:
+def test_recipes_list_does_not_import_jax() -> None:
     code = "import sys; from bertjax.__main__ import main; main(['recipes']); print('jax' in sys.modules)"
-    assert away(REPOSITORY, code, REPOSITORY).splitlines()[-1] == "False"
+    assert run_outside(REPOSITORY, code, REPOSITORY).splitlines()[-1] == "False"
 
 
-def test_a_copy_is_the_same_recipe_anywhere(
+def test_copied_recipe_equals_the_original(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -151,11 +151,11 @@ def test_a_copy_is_the_same_recipe_anywhere(
     assert (tmp_path / "bert_large.py").read_bytes() == recipe_file("bert_large")[0].read_bytes()
 
 
-def test_the_page_names_all_that_is_required_but_tensorflow() -> None:
+def test_documented_install_lacks_only_tensorflow() -> None:
     setup = configparser.ConfigParser()
     setup.read(REPOSITORY / "setup.cfg")
     required = setup["options"]["install_requires"].split("\n")
-    wanted = {line for line in required if line and not line.startswith(("#", "tensorflow"))}
+    expected = {line for line in required if line and not line.startswith(("#", "tensorflow"))}
     page = (REPOSITORY / "launch" / "README.md").read_text().replace("\\\n", " ")
     (command,) = re.findall(r"^pip install ('jax.*)$", page, re.M)
-    assert set(shlex.split(command)) == wanted
+    assert set(shlex.split(command)) == expected

@@ -1,4 +1,4 @@
-"""Tables of cells of which the suite runs some and the long tier all."""
+"""Parametrized tests of which only some cases run in the suite."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ import pytest
 
 
 def long_unless(in_suite: Callable[..., bool], cells: Iterable[tuple[Any, ...]]) -> list[Any]:
-    """Parameters of a test, of which those for which `in_suite` is false are marked `long`."""
+    """Test parameters; cells for which `in_suite` is false are marked `long`."""
     return [pytest.param(*cell, marks=[] if in_suite(*cell) else pytest.mark.long) for cell in cells]
