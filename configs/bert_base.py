@@ -25,7 +25,7 @@ SOURCES = ("tfds:wikipedia/20230601.en", "text:books/**/*.txt")
 
 
 def config(variant: str = "uncased") -> Config:
-    """The defaults of every config class are BERT-Base's; what is here is what they leave open."""
+    """The defaults of every config class are BERT-Base's; this sets the rest."""
     data = replace(get_variant(CASING, variant), sources=SOURCES)
     return Config(
         name=f"bert_base_{variant}",

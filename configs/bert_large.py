@@ -1,7 +1,7 @@
-"""BERT-Large as in the paper, and with whole-word masking as it was published in 2019.
+"""BERT-Large as in the paper, and with whole-word masking as published in 2019.
 
 Reproduces: section 3 and appendix A.2 of the paper: 24 layers, hidden size 1024, 16 heads; otherwise as bert_base.py,
-    and its notes on the text hold here too. Variants: uncased, cased, wwm, wwm-cased.
+    also for the text. Variants: uncased, cased, wwm, wwm-cased.
 Expected: a held-out perplexity of 3.23 (paper, table 6), a loss of 1.17; GLUE test average 82.1, SQuAD 1.1 F1 90.9.
     With whole-word masking: SQuAD 1.1 F1 92.8, MNLI 87.1 (uncased), 92.9 and 86.5 (cased).
 Cost: 335,141,888 parameters; 8.2e19 FLOP: 4 days on the paper's 64 TPU v2 chips. If memory is short: --mesh.fsdp 4,

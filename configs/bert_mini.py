@@ -2,7 +2,7 @@
 
 Reproduces: the shape of BERT-Mini (4 layers, hidden size 256) of "Well-Read Students Learn Better" (2019), with the
     pretraining of google-research/bert: MLM and NSP, whole sentences, length 128.
-Expected: depends on the text; `report.html` shows the held-out loss beside the best without context.
+Expected: depends on the text; `report.html` shows the held-out loss beside the best loss without context.
 Cost: 11 M parameters with the default vocabulary; hours on two CPU cores, minutes on a GPU.
 Command: bertjax pretrain bert_mini --data.sources 'text:books/*.txt' 'wikiextractor:wiki/*.xz'
 """
@@ -19,8 +19,8 @@ def config() -> Config:
             num_hidden_layers=4,
             num_attention_heads=4,
             intermediate_size=1024,
-            # A model of this size underfits, and begins to use its context early with parameters of about 1 / sqrt(256)
-            # and small outputs of residual branches.
+            # A model of this size underfits. Initial parameters of about 1 / sqrt(256) and small outputs of residual
+            # branches let it use its context early.
             initializer="scaled",
             initializer_range=0.06,
             hidden_dropout_prob=0.0,

@@ -3,10 +3,10 @@
 Reproduces: no single model. The network and objectives are those of bert_base.py. The schedule follows "cramming"
     (Geiping and Goldstein 2022) and 24hBERT (Izsak et al. 2021), which also train for a day: short rows, large batches,
     a high learning rate, no dropout. The last tenth of the steps has rows of 512 tokens, so that all positions are
-    trained. Rows are packed, so that no time goes into padding. Variants: uncased, cased.
-Text: as in bert_base.py, or your own. A day reads 4.5e9 tokens, English Wikipedia and books about once; that is why
-    there is no dropout. For text that is read five times or more, use --model.hidden-dropout-prob 0.1. Dropout of the
-    attention stays 0: with it no fused attention kernel can be used.
+    trained. Rows are packed, so that no time is spent on padding. Variants: uncased, cased.
+Text: as in bert_base.py, or your own. A day reads 4.5e9 tokens, English Wikipedia and books about once, so there is no
+    dropout. For text that is read five times or more, use --model.hidden-dropout-prob 0.1. Dropout of the attention
+    stays 0: with it no fused attention kernel can be used.
 Schedule: 262,144 tokens a step, 8 times the paper's. The rate of 4e-4 lies between the paper's rate times the root of
     that factor (2.8e-4) and RoBERTa's (5e-4 for 2,048 rows of 512). beta2 is 0.98 as in RoBERTa; a tenth of the steps
     is warm-up.

@@ -1,11 +1,11 @@
-"""BigBird: rows of 4,096 tokens in blocks of 64, of which each sees its neighbours, both ends and three random ones.
+"""BigBird: rows of 4,096 tokens in blocks of 64, each attending to neighbours, both ends and three random blocks.
 
-Reproduces: "Big Bird" (arXiv 2007.14062), its ITC form, as google-research/bigbird trains it: whole words hidden, at
-    most 75 tokens of a row, random tokens from the ordinary ones, MLM alone, AdamW without bias correction; no dropout
-    on attention probabilities, which their blocks have not. Variants: base, large.
-    Not verified in a source: 256 rows and 500,000 steps. Not the original: it starts from random values (theirs from
-    RoBERTa's weights); a share of the tokens is hidden, not of the words; a row begins with a sentence, not with any
-    word; random blocks come from the whole row, not from its first 1,024 tokens.
+Reproduces: "Big Bird" (arXiv 2007.14062), its ITC form, as google-research/bigbird trains it: whole-word masking of at
+    most 75 tokens of a row, random replacements that are not special tokens, only MLM, AdamW without bias correction;
+    no dropout on attention probabilities, as in their block attention. Variants: base, large. Not verified in a source:
+    256 rows and 500,000 steps. Not the original: it starts from random values (theirs from RoBERTa's weights); the
+    masked share is of the tokens, not of the words; a row begins with a sentence, not with any word; random blocks come
+    from the whole row, not from its first 1,024 tokens.
 Text: books, Wikipedia, news, stories. Name yours with --data.sources.
 Expected: no published figure of GLUE; question answering and summaries of long texts are in the paper.
 Measured: four layers of width 256, blocks of 64, one row on a CPU (`bench_attention_length.py --blocks 64`): of 1,024

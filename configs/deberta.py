@@ -1,14 +1,15 @@
-"""DeBERTa: attention by what tokens are and how far apart they stand; version 3 finds the tokens of a generator.
+"""DeBERTa: attention by content and relative distance; version 3 detects tokens that a generator replaced.
 
-Reproduces: "DeBERTa" (arXiv 2006.03654), variants base and large, as microsoft/DeBERTa trains it: words hidden in
-    groups of up to three, 15 % of the tokens, told by the enhanced mask decoder; and "DeBERTaV3" (arXiv 2111.09543),
-    variants v3-xsmall, v3-small, v3-base, v3-large: words hidden one by one, all as [MASK], a generator of half the
-    layers, 10 times the loss of its replaced tokens, and word tables shared by a difference (GDES).
-    Not verified in a source: of base, large, v3-base and v3-large rows, steps, rate and betas, which are the papers';
-    v3-xsmall and v3-small are the repository's scripts. The paper says 50 for the weight of replaced tokens, the code
-    10, as here; only clipping depends on it. Not the original: both networks of version 3 take a step at once (there
-    the generator's is first, and the model reads its tables behind it); vectors of distances have no dropout of
-    their own; rows are packed; and the vocabulary is trained on your text where you do not name theirs.
+Reproduces: "DeBERTa" (arXiv 2006.03654), variants base and large, as microsoft/DeBERTa trains it: words masked in
+    groups of up to three, 15 % of the tokens, predicted by the enhanced mask decoder; and "DeBERTaV3" (arXiv
+    2111.09543), variants v3-xsmall, v3-small, v3-base, v3-large: words masked one by one, always with [MASK], a
+    generator of half the layers, 10 times the loss of its replaced tokens, and word tables shared by a difference
+    (GDES). Not verified in a source: rows, steps, rate and betas of base, large, v3-base and v3-large, which are from
+    the papers; those of v3-xsmall and v3-small are from the repository's scripts. The paper says 50 for the weight of
+    replaced tokens, the code 10, as here; only clipping depends on it. Not the original: both networks of version 3
+    take a step at once (in the original the generator's step is first, and the model reads the updated tables);
+    distance vectors have no separate dropout; rows are packed; and the vocabulary is trained on your text unless you
+    name theirs.
 Text: Wikipedia, books, OpenWebText and stories, 78 GB (version 1); with CC-News 160 GB (version 3).
 Expected: MNLI matched and mismatched, development sets: base 88.8 and 88.5, large 91.3 and 91.1; v3-xsmall 88.1 and
     88.3, v3-small 88.3 and 87.7, v3-base 90.6 and 90.7, v3-large 91.8 and 91.9.
@@ -36,7 +37,7 @@ VARIANTS = {  # rows a step, steps, rate, second beta
     "v3-base": (8_192, 500_000, 6e-4, 0.98),
     "v3-large": (8_192, 500_000, 3e-4, 0.98),
 }
-# What the two versions have of their own: the vocabulary, what is hidden, the objectives.
+# Settings of each version: the vocabulary, the masks, the objectives.
 OF_V1: dict[str, Any] = {
     "tokenizer": "byte_bpe",
     "vocab_size": 50_265,
@@ -55,7 +56,7 @@ OF_V3: dict[str, Any] = {
 
 
 def config(variant: str = "base") -> Config:
-    """One of the published sizes; those of version 3 with their generator."""
+    """A published size; version 3 has a generator."""
     rows, steps, rate, beta2 = get_variant(VARIANTS, variant)
     size = variant.removeprefix("v3-")
     if size == variant:

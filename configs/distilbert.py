@@ -1,15 +1,15 @@
-"""DistilBERT, DistilRoBERTa: half the layers of a BERT or a RoBERTa, which teaches them what hidden tokens are.
+"""DistilBERT, DistilRoBERTa: half the layers of a BERT or a RoBERTa, trained with its predictions of masked tokens.
 
-Reproduces: "DistilBERT" (arXiv 1910.01108) with the settings of transformers' distillation examples: the student
-    starts as the teacher's layers 0, 2, 4, 7, 9 and 11, without token types; 5 times the soft targets at temperature
-    2, 2 times MLM, 1 time 1 - cosine of the last vectors; AdamW without decay, rate 5e-4, beta 0.9 and 0.98, clipped
-    at 5, warm-up over 5 %. Rows of one document, 4,000 of them a step (the paper: "up to 4k"; not verified).
-    Not the original: soft targets at the hidden tokens alone (there at all tokens unless `--restrict_ce_to_mask`);
-    15 % of the tokens of a row are hidden, and not of a batch; dropout behind the output of attention too. As there,
-    hidden tokens are drawn with weights of count^-0.7 (`--mlm_smoothing`). The number of steps is that of 3 epochs of
+Reproduces: "DistilBERT" (arXiv 1910.01108) with the settings of transformers' distillation examples: the student starts
+    as the teacher's layers 0, 2, 4, 7, 9 and 11, without token types; loss weights of 5 for soft targets at temperature
+    2, 2 for MLM and 1 for 1 - cosine of the last vectors; AdamW without decay, rate 5e-4, beta 0.9 and 0.98, clipped at
+    5, warm-up over 5 %. Rows of one document, 4,000 of them a step (the paper: "up to 4k"; not verified). Not the
+    original: soft targets only at masked tokens (the original: at all tokens unless `--restrict_ce_to_mask`); 15 % of
+    the tokens of a row are masked, not of a batch; dropout also after the output of attention. As in the original,
+    masked tokens are drawn with weights of count^-0.7 (`--mlm_smoothing`). The number of steps is that of 3 epochs of
     about 3.3 billion tokens.
-    Variants: base; roberta, whose settings are the same over other text (steps and layers not verified).
-Text: as in bert_base.py, with the teacher's vocabulary; of roberta OpenWebText, in files of yours.
+    Variants: base; roberta, with the same settings on other text (steps and layers not verified).
+Text: as in bert_base.py, with the teacher's vocabulary; for roberta OpenWebText, as your own files.
 Expected: GLUE, development sets: 77.0 (BERT-Base 79.5); SST-2 91.3, MNLI 82.1, QQP 88.5. roberta: 79.0 (82.3 without
     WNLI).
 Cost: 66,985,530 parameters beside a teacher of 109,514,298; 5.0e8 FLOP a token, 5.1e18 FLOP in all: compiled
@@ -18,9 +18,9 @@ Cost: 66,985,530 parameters beside a teacher of 109,514,298; 5.0e8 FLOP a token,
 Measured: 10 minutes on two cores, three seeds, a student of 3 layers of all-MiniLM-L6-v2 (6 layers, 384 wide; it has no
     MLM head, so MLM and the cosine alone, rate 3e-4), from layers 1, 3 and 5 of it, in rows of 128 tokens of Wikipedia
     and novels: held-out MLM loss 5.220 ± 0.009 (frequencies alone: 7.096), SST-2 after one epoch of 7,000 examples, the
-    better of two rates, 81.5 ± 0.04 (one class: 49.1). At a rate of 1e-3 it unlearned what it began with, and without a
-    teacher it did not learn at that rate: what the teacher gains was not measured. By the entrant `halved` of
-    `tests/benchmarks/bench_race.py` at commit 34860a1.
+    better of two rates, 81.5 ± 0.04 (one class: 49.1). At a rate of 1e-3 the student lost what it started with, and
+    without a teacher it did not learn at that rate; the gain from the teacher was not measured. By the entrant `halved`
+    of `tests/benchmarks/bench_race.py` at commit 34860a1.
 Command: bertjax pretrain distilbert --data.vocab bert-base-uncased/vocab.txt
 """
 

@@ -1,15 +1,15 @@
 """A small MosaicBERT on DNA: genomes as FASTA, cut into rows, with a vocabulary of pieces or of letters.
 
 Reproduces: no single model. The network and the masks are MosaicBERT's (`configs/mosaicbert.py`), on which DNABERT-2
-    builds; size, update rule and schedule are those of BERT-Mini. Variants: bpe, 4,096 pieces without word borders
-    (DNABERT-2's way); kmers, all 6-mers (Nucleotide Transformer's way); letters, in rows of 512. The last two also read
-    the other strand.
+    builds; size, update rule and schedule are those of BERT-Mini. Variants: bpe, 4,096 pieces without word borders (as
+    in DNABERT-2); kmers, all 6-mers (as in Nucleotide Transformer); letters, in rows of 512. The last two also read the
+    other strand.
 Text: yours, as --data.sources; bacterial genomes from NCBI are a start.
-Expected: depends on the genomes; `report.html` shows the held-out loss beside the best without context. 176 steps on
-    E. coli 536 (Debian's bowtie-examples), which a budget of 15 minutes allowed beside other work on two cores, are too
-    few for bpe: 7.06 nats (without context 6.40). Of random letters nothing can be learned, and of a single genome only
-    its repeats and codons.
-Cost: 4 million parameters (letters 3); about two hours on two CPU cores, or what --training.budget says.
+Expected: depends on the genomes; `report.html` shows the held-out loss beside the best loss without context. 176 steps
+    on E. coli 536 (Debian's bowtie-examples), which a budget of 15 minutes allowed beside other work on two cores, are
+    too few for bpe: 7.06 nats (without context 6.40). Random letters cannot be predicted, and of a single genome only
+    repeats and codons can.
+Cost: 4 million parameters (letters 3); about two hours on two CPU cores, or the time in --training.budget.
 Command: bertjax pretrain dna_mini --data.sources 'fasta:genomes/*.fna.gz' --training.budget 2h
 """
 

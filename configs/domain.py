@@ -4,13 +4,13 @@ Reproduces: two methods. Further pretraining (`:cased`, `:uncased`): the weights
     of the learning rate, full rows; the vocabulary may extend the published one: tokens in place of [unused] ones, or
     after the others, start as the mean of their pieces. Pretraining from scratch, with a vocabulary of the domain.
     BioBERT (Lee et al. 2019), from bert-base-cased with its vocabulary: `:biobert-1.0-pubmed`, 200,000 steps of PubMed;
-    `:biobert-1.0`, 270,000 more of PubMed Central (both texts are mixed here, not one after the other);
-    `:biobert-1.1`, 1,000,000 of PubMed. Rate 5e-5 and 192 rows of 512 are not verified, nor is the warm-up. The
-    published files of 1.1 have no MLM head (1.2's do), so `fill-mask` refuses them.
+    `:biobert-1.0`, 270,000 more of PubMed Central (both texts are mixed here, not one after the other); `:biobert-1.1`,
+    1,000,000 of PubMed. Rate 5e-5 and 192 rows of 512 are not verified, nor is the warm-up. The published files of 1.1
+    have no MLM head (1.2's do), so `fill-mask` refuses them.
     Legal-BERT (Chalkidis et al. 2020): `:legal`, from scratch, 1,000,000 steps of 256 rows of 512, rate 1e-4, a
     vocabulary of 30,522 of its own (uncased, and made by SentencePiece there, which is not verified; WordPiece here);
     `:legal-small`, 6 layers of 512 with 8 heads; `:legal-further`, from bert-base-uncased: its 500,000 steps, and that
-    they are as BioBERT's otherwise, are not verified.
+    its other settings are BioBERT's, are not verified.
 Text: yours, as --data.sources; some hundred megabytes at least, or the model forgets more than it learns. Legal-BERT
     had 12 GB: legislation of the EU and the UK, judgments of European and US courts, contracts. BioBERT had the
     abstracts of PubMed and the articles of PubMed Central (4.5 and 13.5 billion words, as its paper counts).
@@ -31,7 +31,7 @@ from bertjax.recipes.bert_base import config as bert_base
 
 
 def _further(casing: str, steps: int = 100_000, init_from: str = "") -> Config:
-    """One stage of full rows; GELU in the erf form, as Hugging Face reads the published weights."""
+    """One stage of full rows; GELU in the erf form, as Hugging Face has it for the published weights."""
     base = bert_base(casing)
     return replace(
         base,

@@ -1,4 +1,4 @@
-"""EuroBERT: Llama's layers as a multilingual encoder; half of the tokens hidden, a tenth at the end in rows of 8,192.
+"""EuroBERT: Llama's layers as a multilingual encoder; half of the tokens masked, at the end a tenth in rows of 8,192.
 
 Reproduces: "EuroBERT" (arXiv 2503.05500): RMSNorm, SwiGLU, rotated positions of base 250,000, no biases and an output
     matrix of its own; MLM with 50 % of the tokens hidden in rows of 2,048, then an annealing phase with 10 % in rows of

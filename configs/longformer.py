@@ -1,8 +1,8 @@
-"""Longformer: RoBERTa's weights trained on in rows of 4,096 tokens, of which each sees 256 on either side.
+"""Longformer: RoBERTa's weights trained further in rows of 4,096 tokens, each attending to 256 on either side.
 
 Reproduces: "Longformer" (arXiv 2004.05150, section 5) as allenai/longformer trains it: positions of a RoBERTa copied
     again and again, MLM without global tokens, 2^18 tokens a batch, AdamW with a rate that falls by the third power.
-    Variants: base, large. `--training.steps 3000` brings most of it, by its authors.
+    Variants: base, large. By its authors, `--training.steps 3000` has most of the gain.
     Not verified in a source: the settings of large, here those of base. Not the original: rows are RoBERTa's, with its
     mask count.
 Text: books, Wikipedia, Realnews and Stories, as far as documents are long. Name yours with --data.sources.

@@ -5,7 +5,7 @@ Reproduces: "Revisiting Pre-trained Models for Chinese Natural Language Processi
     of --data.similar-words (a random one of as many tokens where it has none), 10 % random, 10 % kept; sentence order.
     Variants: base, large. Not verified in a source: LAMB, 1e-4, 1,000,000 steps of 384 rows of 512 tokens. Not the
     original: jieba finds the words (LTP there); the 15 % are of the tokens (of the words there); a similar word has as
-    many tokens as the word (not told there); one of the table's words is drawn (there the nearest is named).
+    many tokens as the word (not stated there); one of the table's words is drawn (the nearest there).
 Text: as in multilingual.py:chinese. The published models start from Chinese BERT and see 5.4 billion words.
     `bertjax neighbors VECTORS --vocab vocab.txt --output similar.tsv` makes the table of word vectors.
 Expected: CMRC 2018 (development) EM/F1: base 68.5/87.9, large 70.7/88.9; XNLI (development): 80.3, 82.4. The model

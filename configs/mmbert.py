@@ -1,13 +1,13 @@
-"""mmBERT: ModernBERT over Gemma 2's vocabulary and 1,833 languages, in three phases with fewer masks each.
+"""mmBERT: ModernBERT over Gemma 2's vocabulary and 1,833 languages, in three phases with decreasing masking.
 
-Reproduces: "mmBERT" (arXiv 2509.06888): 2.3 trillion tokens at 1,024 with 30 % of the tokens hidden, 600 billion at
+Reproduces: "mmBERT" (arXiv 2509.06888): 2.3 trillion tokens at 1,024 with 30 % of the tokens masked, 600 billion at
     8,192 with 15 %, 100 billion of decay with 5 %; languages are sampled by their tokens to the power of 0.7, 0.5 and
     0.3, and each phase adds languages (60, 110, 1,833): set --data.active-sources to those of the first phase, and
-    --stages.0.active-sources to those of the second. Theta of all layers is 160,000 from the second phase on.
-    Variants: base, small.
-    Not verified in a source: rates, warm-up and rows in a batch, as ModernBERT. Not the original: the vocabulary
-    is trained on your text (Gemma 2's is `--data.vocab tokenizer.json` from the published folder), and small starts
-    from random values. The paper merges three runs of the last phase: `bertjax run average RUN --last 5` averages one.
+    --stages.0.active-sources to those of the second. Theta of all layers is 160,000 from the second phase on. Variants:
+    base, small.
+    Not verified in a source: rates, warm-up and rows in a batch, as ModernBERT. Not the original: the vocabulary is
+    trained on your text (Gemma 2's is `--data.vocab tokenizer.json` from the published folder), and small starts from
+    random values. The paper merges three runs of the last phase: `bertjax run average RUN --last 5` averages one.
 Text: FineWeb2, Wikipedia, code, papers. Name yours with --data.sources, one for each language.
 Expected: not measured here. The authors report more than XLM-R on XTREME and MTEB at a fraction of its cost.
 Cost: base 307,786,240 parameters, of which 110 million are not embeddings; 3.6e21 FLOP.

@@ -1,8 +1,8 @@
-"""A modern encoder in one day on one GPU: ModernBERT's network, rows of 1,024 tokens, at the end of 8,192.
+"""A modern encoder in one day on one GPU: ModernBERT's network, rows of 1,024 tokens, then of 8,192.
 
 Reproduces: no single model. The network is ModernBERT-base (2024) with 32,768 tokens of vocabulary, which "cramming"
     (Geiping and Goldstein 2022) found enough for a day. Also theirs: no dropout, short rows first, a high rate that
-    falls to 0. From ModernBERT: 30 % hidden tokens, StableAdamW, a constant rate and a 1 - sqrt decay (Hägele et al.
+    falls to 0. From ModernBERT: 30 % masked tokens, StableAdamW, a constant rate and a 1 - sqrt decay (Hägele et al.
     2024), here over the rows of 8,192, and theta raised there. Rows are whole documents, packed. Variants: 24gb, 80gb.
 Text: 2.8e9 tokens are read on 24 GB, somewhat less than English Wikipedia and books have; 24e9 on 80 GB, for which add
     web pages: text that is read more than four times teaches less (Muennighoff et al. 2023).
@@ -13,10 +13,9 @@ Cost: 136,120,832 parameters. A token costs 0.80 GFLOP in rows of 1,024 and 1.33
     3090's), which is 37,000 tokens/s in rows of 1,024 and 2.8e9 a day, 21 for each parameter. Decoders make the best
     use of their FLOP at 20 (Hoffmann et al. 2022), so a larger network would gain little.
     80gb: 2.1e19 FLOP. Estimate: 22.6 hours at 258 TFLOP/s, the 26 % of an H100 that ModernBERT's authors had: 320,000
-    tokens/s in rows of 1,024 and 24e9 a day, 178 for each parameter. An H100 needs at least 19.8 hours by its
-    compiler's plan, for what it reads and writes; products alone take 6.1 of them.
-    `bertjax bench` measures your GPU; for a slower one set fewer --training.steps; stages, warm-up and decay
-    follow.
+    tokens/s in rows of 1,024 and 24e9 a day, 178 for each parameter. By the compiler's plan an H100 needs at least 19.8
+    hours, limited by memory bandwidth; the matrix products take 6.1 of them. `bertjax bench` measures your GPU; for a
+    slower one set fewer --training.steps; stages, warm-up and decay follow.
 Schedule: 2^18 and 2^19 tokens a step. The rate is ModernBERT's 8e-4, of its first batches of 786,432 tokens, times the
     root of the ratio.
 Expected: not measured. MosaicBERT-base had a GLUE average of 79.6 after 9 hours of an A100, cramming 80.7 after a day

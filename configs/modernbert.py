@@ -1,14 +1,14 @@
 """ModernBERT: windows in two of three layers, rotated positions, gated MLPs; 1,024 tokens, then 8,192.
 
-Reproduces: "ModernBERT" (arXiv 2412.13663) as AnswerDotAI/ModernBERT trains it: 30 % of the tokens hidden, each
-    by its own draw, sequences packed, StableAdamW without clipping, batches that grow (theirs linearly), a constant
-    rate, then rows of 8,192 tokens with the global layers' theta raised from 10,000 to 160,000, and 50 billion tokens
-    of 1 - sqrt decay. Variants: base, large, whose rate falls to a tenth after 900 billion tokens. `bertjax run
-    average RUN --last 4` is the paper's last step for base.
+Reproduces: "ModernBERT" (arXiv 2412.13663) as AnswerDotAI/ModernBERT trains it: 30 % of the tokens masked
+    independently, sequences packed, StableAdamW without clipping, batches that grow (theirs linearly), a constant rate,
+    then rows of 8,192 tokens with the global layers' theta raised from 10,000 to 160,000, and 50 billion tokens of 1 -
+    sqrt decay. Variants: base, large, whose rate falls to a tenth after 900 billion tokens. `bertjax run average RUN
+    --last 4` is the paper's last step for base.
     Not verified in a source: rows in a batch at 8,192 (here an eighth of those at 1,024, which for large is 616, made
     608 so that 16 divide it). Not the original: dropout of 0.1 on the attention's output is left out (transformers'
     configs have 0), large starts from random values and not from a tiled base, held-out masks are 30 % as in training
-    (theirs 15 %), [CLS] and [SEP] are not hidden (theirs are, which its authors call a mistake), and the vocabulary is
+    (theirs 15 %), [CLS] and [SEP] are not masked (theirs are, which its authors call a mistake), and the vocabulary is
     trained on your text. They multiply the weight decay of 1e-5 by the current rate over its peak; bertjax multiplies
     by the rate, so that the recipe sets 1e-5 over the first peak (later stages have lower rates, and so less decay).
 Text: 2 trillion tokens of web pages, code and papers, not published. Name yours with --data.sources.
@@ -43,12 +43,12 @@ from bertjax.families.modernbert import MODERNBERT
 SHORT, LONG = 1_024, 8_192  # tokens of a row
 SHORT_TOKENS, LONG_TOKENS, DECAY_TOKENS = 1.719e12, 250e9, 50e9
 WEIGHT_DECAY = 1e-5  # at the peak of the rate
-THETA = 10_000.0  # of the global layers, before the rows are long; the presets have the one after
+THETA = 10_000.0  # of the global layers with short rows; the presets have the later value
 VARIANTS = {  # rows of the batches that lead to the last one, their tokens in all, rows at 8,192, rates, warm-up tokens
     "base": ((768, 1_536, 2_304, 3_072, 3_840, 4_608), 50e9, 576, 8e-4, 3e-4, 3e9),
     "large": ((448, 1_344, 2_240, 3_136, 4_032, 4_928), 10e9, 608, 5e-4, 5e-5, 2e9),
 }
-LOWERED = {"large": (900e9, 5e-5)}  # tokens after which the rate is another one
+LOWERED = {"large": (900e9, 5e-5)}  # tokens after which the rate changes, and the new rate
 DATA = DataConfig(
     sources=("text:corpus/**/*.txt.zst",),
     tokenizer="byte_bpe",

@@ -1,11 +1,11 @@
 """MosaicBERT: BERT-Base with ALiBi in place of positions and gated MLPs, in 70,000 batches of 4,096 short rows.
 
 Reproduces: "MosaicBERT" (arXiv 2312.17482) as mosaicml/examples trains it (`bert/src`, yaml files): 30 % of the tokens
-    hidden, 286.72 million rows of 128 tokens, warm-up over 6 % of the steps, a linear fall to 2 % of the peak, no
+    masked, 286.72 million rows of 128 tokens, warm-up over 6 % of the steps, a linear fall to 2 % of the peak, no
     dropout of attention. They multiply the weight decay of 1e-5 by the current rate over its peak; bertjax multiplies
     by the rate, so that the recipe sets 1e-5 over the peak. Not the original: held-out masks are 30 % as in training
-    (theirs 15 %), LayerNorm is computed in float32, the MLP's dropout stands behind its second matrix (theirs in front
-    of it), and rows are sentences of one document, packed.
+    (theirs 15 %), LayerNorm is computed in float32, the MLP's dropout follows its second matrix (theirs precedes it),
+    and rows are sentences of one document, packed.
 Text: C4. Name yours with --data.sources; --data.vocab the 30,522 entries of BERT.
 Expected: GLUE development sets, mean 79.6 after 1.13 hours on 8 A100, a part of this run (the paper's abstract); the
     BERT-Base of its README, by the whole recipe, 83.3 over 8 tasks.

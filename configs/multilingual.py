@@ -1,15 +1,15 @@
 """BERT-Base for many languages at once (mBERT), and for Chinese.
 
 Reproduces: google-research/bert's multilingual.md: the network and the steps of bert_base.py on the Wikipedias of 104
-    languages, cased (119,547 entries, the recommended one), or of 102 of them, uncased (105,879), and of Chinese alone
+    languages, cased (119,547 entries, the recommended one), or of 102 of them, uncased (105,879), and of Chinese only
     (21,128 entries; accents and case removed). Variants: cased, uncased, chinese; chinese-wwm masks whole words, which
-    jieba finds (Chinese BERT-wwm, Cui et al. 2019; needs `pip install 'bertjax[chinese]'`).
-Text: the Wikipedias of LANGUAGES below, each a source of its own, as dumps in this folder. That list has the languages
-    of multilingual.md, where simplified and traditional Chinese are two and are one Wikipedia: 104 languages are 103
-    sources. Thai and Mongolian are in the cased model alone. The page names languages; the codes of their Wikipedias
-    are ours ("Low Saxon" as nds, "Norwegian (Bokmal)" as no). Its dumps of 2018 are no longer there. The sources'
-    shares of an epoch, and of the words that a vocabulary is trained on, are smoothed with an exponent of 0.7, as for
-    the published model. The cased model keeps accents; languages whose marks carry meaning need that.
+    jieba segments (Chinese BERT-wwm, Cui et al. 2019; needs `pip install 'bertjax[chinese]'`).
+Text: the Wikipedias of LANGUAGES below, each a separate source, as dumps in this folder. That list has the languages of
+    multilingual.md, where simplified and traditional Chinese are two languages but one Wikipedia, so 104 languages are
+    103 sources. Thai and Mongolian are only in the cased model. The page names languages; the codes of their Wikipedias
+    were chosen here ("Low Saxon" as nds, "Norwegian (Bokmal)" as no). Its dumps of 2018 are no longer available. The
+    sources' shares of an epoch, and of the words that a vocabulary is trained on, are smoothed with an exponent of 0.7,
+    as for the published model. The cased model keeps accents; languages whose marks carry meaning need that.
 Expected: XNLI, translate-train: en 81.9, es 77.8, de 75.9, zh 76.6, ar 70.7, ur 61.6 (cased); zh 77.2 (Chinese alone);
     `bertjax finetune xnli` measures it.
 Cost: 178 million parameters (cased), 102 million (Chinese); the FLOP of bert_base.py.

@@ -1,11 +1,12 @@
-"""NeoBERT: 28 narrow layers with norms in front, rotated positions and SwiGLU; 1,024 tokens, then 4,096.
+"""NeoBERT: 28 narrow pre-norm layers with rotary positions and SwiGLU; 1,024 tokens, then 4,096.
 
-Reproduces: "NeoBERT" (arXiv 2502.19587) as chandar-lab/NeoBERT trains it (`conf/`, `jobs/`): 20 % of the tokens hidden,
-    all of them [MASK], an output matrix of its own, 2,048 rows of 1,024 tokens for 1,000,000 steps, then 512 rows of
-    4,096 for 50,000 at a constant rate, on BERT's uncased vocabulary.
+Reproduces: "NeoBERT" (arXiv 2502.19587) as chandar-lab/NeoBERT trains it (`conf/`, `jobs/`): 20 % of the tokens masked,
+    always with [MASK], a separate output matrix, 2,048 rows of 1,024 tokens for 1,000,000 steps, then 512 rows of 4,096
+    for 50,000 at a constant rate, on BERT's uncased vocabulary.
     Not verified in a source: the rate (the paper says 6e-4, a file of the repository 1e-4) and the weight decay (0.01
     in the repository, 0.1 in the paper). Not the original: its cosine ends at a tenth after 900,000 steps and stays
-    there; here it reaches a tenth after 1,000,000. Its qkv rows lie by head, so that its weights are not read here.
+    there; here it reaches a tenth after 1,000,000. Its qkv rows are ordered by head, so bertjax does not import its
+    weights.
 Text: RefinedWeb, 600 billion tokens. Name yours with --data.sources.
 Expected: GLUE development sets, mean 89.0 (not verified).
 Cost: 245,136,954 parameters, 3.3e21 FLOP: compiled for 8 H100 at least 575 hours, 20 % of their peak in

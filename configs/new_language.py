@@ -5,7 +5,8 @@ Reproduces: no single model; the method of models for one language (CamemBERT, M
     unigram, bpe (both SentencePiece), byte-bpe (no character is unknown), wordpiece; mini: unigram pieces and a small
     network for one small machine.
 Text: yours, as --data.sources; the language's Wikipedia is a start: 'wikipedia:xxwiki-latest-pages-articles.xml.bz2'.
-Expected: depends on the language and the text; `report.html` shows the held-out loss beside the best without context.
+Expected: depends on the language and the text; `report.html` shows the held-out loss beside the best loss without
+    context.
 Cost: at most 1.3e10 tokens, 7.8e18 FLOP: compiled for 8 H100 at least 1.7 hours, 16 % of their peak
     (`launch/plans.md`); mini 1.2e8 tokens, 2.8e15 FLOP.
 Command: bertjax pretrain new_language --data.sources 'wikipedia:eowiki-latest-pages-articles.xml.bz2'

@@ -1,6 +1,6 @@
 """Nomic-BERT: BERT with rotated positions and SwiGLU on packed rows of 2,048 tokens, before it becomes an embedder.
 
-Reproduces: nomic-bert-2048 of "Nomic Embed" (arXiv 2402.01613): 30 % of the tokens hidden, documents packed to 2,048,
+Reproduces: nomic-bert-2048 of "Nomic Embed" (arXiv 2402.01613): 30 % of the tokens masked, documents packed to 2,048,
     batches of 4,096 rows, AdamW at 5e-4 with beta2 0.98, warm-up over 6 % of the steps and a linear fall to 0, no
     dropout, BERT's uncased vocabulary.
     Not verified in a source: the number of steps, the weight decay, and whether theta was 1,000 in pretraining.

@@ -1,7 +1,7 @@
-"""A small ESM-2 on proteins: families made by rules, or your own FASTA; a protein model in minutes.
+"""A small ESM-2 on generated protein families or your own FASTA; a protein model in minutes.
 
 Reproduces: no published model. Network, vocabulary, masks and token dropout are ESM-2's (`configs/protein_esm2.py`).
-Text: 20,000 members of 12 families made by rules, the same in every installation; a FASTA of yours as --data.sources.
+Text: 20,000 generated members of 12 families, the same in every installation; or your own FASTA as --data.sources.
 Expected: on held-out members an MLM loss of 1.61 nats (letter frequencies alone 2.80). Of substitutions, those at
     conserved sites rank below those at free ones with an area under the curve of 0.99. On 137 real proteins of four
     families (`tests/text/proteins`), held out by cluster, 2.25 nats (letter frequencies 2.69).

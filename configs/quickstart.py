@@ -19,7 +19,7 @@ def config() -> Config:
             num_attention_heads=4,  # of width 32: with BERT-Tiny's two heads the first 3,000 steps learn little
             intermediate_size=512,
             max_position_embeddings=128,
-            # With the paper's 0.02 a model of this width has not begun to use its context when the run ends.
+            # With the paper's 0.02 a model of this width does not use its context before the run ends.
             initializer_range=0.08,
             # A few passes over a small model: it underfits, and dropout only slows it.
             hidden_dropout_prob=0.0,
@@ -30,10 +30,10 @@ def config() -> Config:
             sources=("novels:",),
             vocab_size=5_000,
             held_out=0.05,
-            # Five minutes do not teach next-sentence prediction, and sentence pairs halve the context of a word.
+            # Five minutes are too short for next-sentence prediction, and sentence pairs halve the context of a word.
             rows="full_sentences",
-            # Shorter rows use their context sooner: 2,400 steps of 32 pairs of 64 tokens end 0.59 nats below the best
-            # without context, those of 64 x 32 end 1.10 below it.
+            # The context of shorter rows is used sooner: after 2,400 steps, 32 pairs of 64 tokens are 0.59 nats below
+            # the best loss without context, and 64 x 32 are 1.10 below it.
             sequence_length=32,
             mask_probability=0.25,  # more to learn from each row than with the paper's 0.15
             max_predictions=8,

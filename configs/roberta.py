@@ -3,9 +3,9 @@
 Reproduces: "RoBERTa" (arXiv 1907.11692), as fairseq trains it: rows of whole sentences across the ends of documents, a
     mask count whose mean is exactly 15 %, special tokens masked too, random tokens from all but the special ones, Adam
     with decay of all parameters, no clipping. Variants: base, large; xlm-base, xlm-large (arXiv 1911.02116, the
-    published 250,002 entries, texts by their size to the power 0.3); xlm-xl, xlm-xxl (arXiv 2105.00572, norms in
-    front); camembert (arXiv 1911.03894, whole-word masking).
-    Not verified in a source: batch and steps of the last five, and the rates of the last three.
+    published 250,002 entries, texts by their size to the power 0.3); xlm-xl, xlm-xxl (arXiv 2105.00572, pre-norm);
+    camembert (arXiv 1911.03894, whole-word masking). Not verified in a source: batch and steps of the last five, and
+    the rates of the last three.
 Text: RoBERTa 160 GB (books, Wikipedia, news, web pages, stories); XLM-R 2.5 TB of 100 languages; CamemBERT 138 GB of
     French. Name yours with --data.sources, one pattern for each language of XLM-R.
 Expected: RoBERTa base, development sets: MNLI 87.6, QNLI 92.8, SST-2 94.8; large: 90.2, 94.7, 96.4.

@@ -1,10 +1,10 @@
-"""A small model on text made by rules: whether a machine, a version or a change still trains as it should.
+"""A small model on generated text, to check that a machine, a version or a change still trains correctly.
 
-Reproduces: the curves in references/self_test*.json, of several seeds; every evaluation says whether the run is on
+Reproduces: the curves of several seeds in references/self_test*.json; every evaluation reports whether the run is on
     track. Variants: bert; electra, with its generator; modernbert, with windows, in packed rows.
 Expected: bert on held-out text an MLM loss of 1.26 ± 0.12 nats, the spread of the reference's seeds (token frequencies
     alone 4.0), NSP accuracy 91 %.
-Text: 4,000 documents made by rules, the same in every installation.
+Text: 4,000 generated documents, the same in every installation.
 Cost: bert 0.13 million parameters, 2 million tokens, 1.5e12 FLOP: half a minute on two CPU cores; the others a minute.
 Command: bertjax pretrain self_test
 """

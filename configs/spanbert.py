@@ -1,10 +1,11 @@
-"""SpanBERT: BERT over single segments, with hidden spans of words and the span boundary objective beside MLM.
+"""SpanBERT: BERT over single segments, with masked spans of words, and the span boundary objective beside MLM.
 
 Reproduces: "SpanBERT" (arXiv 1907.10529) as facebookresearch/SpanBERT trains it: rows of one document, spans of 1 to 10
-    whole words with geometric lengths (p = 0.2), 15 % of the text's tokens, [MASK], random or the same token drawn once
-    for a span, random tokens as frequent as in the text; SBO over the first 15 tokens of a span with a 200-wide vector
-    of the place in it. Variants: base, large. 256 rows of 512 tokens are the 32 GPUs x 4,096 tokens of its README.
-    fairseq's Adam decays all parameters. Not the original: a sentence longer than a row is cut, not left out.
+    whole words with geometric lengths (p = 0.2), 15 % of the text's tokens, one draw of [MASK], random or the same
+    token for each span, random tokens as frequent as in the text; SBO over the first 15 tokens of a span with a
+    200-wide vector of the position in the span. Variants: base, large. 256 rows of 512 tokens are the 32 GPUs x 4,096
+    tokens of its README. fairseq's Adam decays all parameters. Not the original: a sentence longer than a row is cut,
+    not left out.
 Text: as in bert_base.py, cased, --data.vocab the published 28,996 entries.
 Expected: base: SQuAD 1.1 F1 92.4, SQuAD 2.0 F1 83.6; large: 94.6, 88.7 (development sets).
 Cost: base 108,340,804 parameters and the SBO head, 1.9e20 FLOP; large 333,610,308 and the head, 6.4e20. Compiled

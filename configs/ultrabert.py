@@ -1,11 +1,11 @@
 """UltraBERT: EuroBERT's layers with windows in two of three, for rows of up to 32,768 tokens.
 
-Reproduces: the network of UltraBERT (dmis-lab 2026), as transformers has it: windows of 128 tokens to either side,
-    every third layer global with angles of base 2,560,000, an MLM head of two dense layers. Variants: base (150M),
-    large (380M).
+Reproduces: the network of UltraBERT (dmis-lab 2026), as in transformers: windows of 128 tokens to either side, every
+    third layer global with angles of base 2,560,000, an MLM head of two dense layers. Variants: base (150M), large
+    (380M).
     Not verified in a source: depth, inner width and vocabulary (chosen so that the numbers of parameters are the
-    published ones), and everything of the training. The phases here are ModernBERT's, with a third one of 32,768
-    tokens: 30 % of the tokens hidden, then 15 % while the rate decays.
+    published ones), and all settings of the training. The phases here are ModernBERT's, with a third one of 32,768
+    tokens: 30 % of the tokens masked, then 15 % while the rate decays.
 Text: English web pages, code and papers. Name yours with --data.sources.
 Expected: not measured here. The authors report the best average of its size in classification and in retrieval.
 Cost: base 149,455,104 parameters, 9.1e20 FLOP.

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Sets everything up and runs the linter, the type checker and pytest. Arguments go to pytest: ./launch/test.sh tests/text
 # `--unit` leaves out the tests that train a model or start a process.
-# `--long [NAME...]` runs, in place of that, what takes too long for the suite: see tests/long.py.
+# `--long [NAME...]` runs the long tests instead: see tests/long.py.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh
 
 prepare_environment '[test]'
-# Libraries' own threads get in the way of tests that run on every core.
+# Threads of libraries would slow down tests that run on every core.
 export OMP_NUM_THREADS=1
 
 if [[ ${1:-} == --long ]]; then
@@ -23,11 +23,11 @@ run() {
 }
 run 'ruff check' "$python" -m ruff check --quiet .
 run 'ruff format' "$python" -m ruff format --check --quiet .
-# Pyright takes one core. Meanwhile the other one compiles what tests import, which each worker would do for itself.
+# While pyright uses one core, another one compiles the modules that tests import; otherwise each worker would do it.
 "$python" -m pytest --collect-only -qq "$@" >/dev/null 2>&1 &
 run 'pyright' "$python" -m pyright --pythonpath "$python"
 wait
-# One process more than cores, because tests wait for processes of their own; four at most, each with whole files of tests.
+# One process more than cores, because tests wait for subprocesses; at most four, each with whole files of tests.
 workers=$("$python" -c 'import os; print(min(4, os.cpu_count() + 1))')
 run 'pytest' "$python" -m pytest -ra --durations=10 \
   --numprocesses "$workers" --dist loadfile --no-loadscope-reorder "$@"
