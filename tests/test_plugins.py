@@ -106,7 +106,7 @@ def test_documented_plugins_work_from_text_to_transformers(tmp_path, monkeypatch
     assert length[0] == pytest.approx(math.log(2), abs=0.1)
     assert logged["eval/length_accuracy"][0] == [6, 12]
     assert 0.5 <= logged["baseline/length_majority"][1][0] <= 1
-    assert "of the lengths are told" in (run / "report.html").read_text(encoding="utf-8")
+    assert "of the lengths are correct" in (run / "report.html").read_text(encoding="utf-8")
 
     forget(monkeypatch)  # each verb opens the run with its recorded plug-ins
     for name in FILES:
