@@ -122,7 +122,7 @@ def checked(value: Any, shape: type[T] | Any, origin: str, *, remedy: str = "") 
     if (mismatch := _check(shape)(value)) is None:
         return cast("T", value)
     if mismatch.value is _MISSING:
-        raise ValueError(_with_remedy(f"{origin}: {mismatch.path} is missing, {mismatch.expected}", remedy))
+        raise ValueError(_with_remedy(f"{origin}: {mismatch.path} is missing and must be {mismatch.expected}", remedy))
     subject = f"{mismatch.path} is" if mismatch.path else "it holds"
     raise ValueError(_with_remedy(f"{origin}: {subject} {_excerpt(mismatch.value)}, not {mismatch.expected}", remedy))
 

@@ -87,8 +87,8 @@ def test_contradictory_questions_are_rejected(tmp_path: Path, content: dict[str,
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (squad(id=None), r"data\[0\].paragraphs\[0\].qas\[0\].id is missing, a string"),
-        (squad(answers=[{"text": "Rollo"}]), r"data\S*answers\[0\].answer_start is missing, a whole number"),
+        (squad(id=None), r"data\[0\].paragraphs\[0\].qas\[0\].id is missing and must be a string"),
+        (squad(answers=[{"text": "Rollo"}]), r"data\S*answers\[0\].answer_start is missing and must be a whole number"),
         (squad(answers=[{"text": "Rollo", "answer_start": True}]), "answer_start is true, not a whole number"),
         (squad(question="a\ud800"), "a string has a lone surrogate"),
         ({"data": [{"paragraphs": []}]}, "no questions"),

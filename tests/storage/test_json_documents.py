@@ -42,7 +42,10 @@ def test_valid_document_is_returned(more):
         ({"version": True}, "here: version is true, not 1; correct it"),
         ({"files": {}}, "here: files is a mapping of 0, not a list; correct it"),
         ({"files": [3]}, "here: files[0] is 3, not a mapping; correct it"),
-        ({"files": [{"name": "a"}]}, "here: files[0].bytes is missing, a whole number in 0 to 100; correct it"),
+        (
+            {"files": [{"name": "a"}]},
+            "here: files[0].bytes is missing and must be a whole number in 0 to 100; correct it",
+        ),
         ({"files": [{"name": "a", "bytes": 101}]}, "here: files[0].bytes is 101, not a whole number in 0 to 100"),
         ({"files": [{"name": "a", "bytes": True}]}, "here: files[0].bytes is true, not a whole number"),
         ({"files": [{"name": None, "bytes": 1}]}, "here: files[0].name is null, not a string; correct it"),
