@@ -50,6 +50,7 @@ def test_single_text_or_file_counts_as_list(folder: Path, tmp_path: Path) -> Non
     assert make_request("classification", model, options).task == expected | {"dims": (8,)}
 
 
+@pytest.mark.run
 def test_importing_bertjax_imports_nothing_heavy() -> None:
     code = (
         "import bertjax, sys; print([name for name in ('jax', 'numpy', 'flax', 'tokenizers') if name in sys.modules])"

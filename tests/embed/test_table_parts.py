@@ -50,6 +50,7 @@ def rows_in(folder: Path) -> list[dict]:
     return [row for path in sorted(folder.glob("*.parquet")) for row in parquet.read_table(path).to_pylist()]
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.long)])
 def test_killed_hosts_write_every_row_once(tables: list[str], tmp_path: Path, kills: int) -> None:
     folder, log, draw = tmp_path / "out", tmp_path / "log", random.Random(0)

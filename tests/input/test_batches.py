@@ -302,6 +302,7 @@ def test_token_store_gives_the_batches_of_text_in_memory(tmp_path, documents_per
         PairBatches(TokenStore.open(store).split("held_out"), wordpiece, data, 0)
 
 
+@pytest.mark.run
 def test_batches_import_neither_jax_nor_tensorflow() -> None:
     code = (
         "import sys, bertjax.input.batches, bertjax.input.feed;"

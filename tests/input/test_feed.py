@@ -127,6 +127,7 @@ print(fed.engine, digest([next(fed) for _ in range(3)]))
 """
 
 
+@pytest.mark.run
 @pytest.mark.parametrize(
     ("before", "engine"),
     [pytest.param("", "tf.data", marks=pytest.mark.long), ("sys.modules['tensorflow'] = None", "threads")],

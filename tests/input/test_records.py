@@ -503,6 +503,7 @@ except ValueError as error:
 """
 
 
+@pytest.mark.run
 def test_missing_tensorflow_is_reported(corpus: RecordCorpus, tmp_path: Path) -> None:
     corpus.file(tmp_path)
     code = WITHOUT.format(data=corpus.data(tmp_path))

@@ -41,6 +41,7 @@ def held_elsewhere(path: Path, operation: int, seconds: float = 60) -> Iterator[
             other.kill()
 
 
+@pytest.mark.run
 def test_lock_is_released_when_its_process_ends(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with held_elsewhere(path, fcntl.LOCK_EX) as other, path.open("w") as file:
@@ -52,6 +53,7 @@ def test_lock_is_released_when_its_process_ends(tmp_path: Path) -> None:
             assert not try_acquire(again)
 
 
+@pytest.mark.run
 @pytest.mark.parametrize(("theirs", "shared", "waits"), [(fcntl.LOCK_EX, True, True), (fcntl.LOCK_SH, False, True),
                                                          (fcntl.LOCK_SH, True, False)])  # fmt: skip
 def test_shared_locks_coexist_and_exclusive_ones_wait(tmp_path: Path, theirs: int, shared: bool, waits: bool) -> None:

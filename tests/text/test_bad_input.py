@@ -197,6 +197,7 @@ print(count, (most() - before) >> 10)
 """
 
 
+@pytest.mark.run
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak memory from /proc")
 @pytest.mark.parametrize("size", [50 << 20, pytest.param(1 << 30, marks=pytest.mark.long)])
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])

@@ -128,6 +128,7 @@ for path in sys.argv[1:]:
 """
 
 
+@pytest.mark.run
 def test_no_flipped_byte_crashes(tmp_path):
     """Runs in a separate process, because a crash would end it."""
     for name, write in WRITERS.items():
@@ -168,6 +169,7 @@ print((most() - before) >> 10)
 """
 
 
+@pytest.mark.run
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak memory from /proc")
 @pytest.mark.parametrize("groups", [1, 50])
 def test_memory_does_not_grow_with_a_parquet_file(tmp_path, groups):

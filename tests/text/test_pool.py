@@ -17,6 +17,7 @@ from bertjax.text.corpus import Unit
 from bertjax.text.pool import StoppedWorker, run_units
 from bertjax.text.sources.source import SourceFile
 
+pytestmark = pytest.mark.run
 UNITS = [Unit(number, 0, (SourceFile("text", f"part{number}.txt"),), 1) for number in range(7)]
 
 

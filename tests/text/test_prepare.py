@@ -112,6 +112,7 @@ def test_store_names_change_only_with_encoding(data):
     assert prepare(with_byte_bpe(data, prefix_space=False)).name != "store-c830c7e6b12e"
 
 
+@pytest.mark.run
 def test_same_bytes_for_any_number_of_processes(data, tmp_path):
     stores = [content(prepare(changed(data, root=str(tmp_path / f"root{n}"), workers=n))) for n in (1, 3)]
     assert stores[0] == stores[1]
@@ -158,6 +159,7 @@ def prepare_share_of(sizes, data, index):
     prepare_share(data, index, 4)
 
 
+@pytest.mark.run
 def test_unit_of_a_dead_process_is_taken_over(data, monkeypatch):
     """Waits for a unit that another process has claimed, and makes it once that process ended without a result."""
     monkeypatch.setattr(module, "_WAIT_SECONDS", 0.05)
@@ -490,6 +492,7 @@ def script(tmp_path, data, units, before=""):
     return [sys.executable, str(path)]
 
 
+@pytest.mark.run
 @pytest.mark.parametrize(("workers", "units"), [(1, False), (2, True)])
 def test_killed_prepare_continues(data, tmp_path, monkeypatch, workers, units):
     if units:
@@ -562,6 +565,7 @@ def test_full_disk_is_reported_with_the_space_needed(data, tmp_path):
     assert not list(Path(data.root).glob("store*.partial/*/"))
 
 
+@pytest.mark.run
 @pytest.mark.long  # the suite simulates a full disk
 @pytest.mark.parametrize("workers", [1, 2])
 def test_really_full_disk_is_reported(data, tmp_path, workers):

@@ -17,6 +17,8 @@ from bertjax.text.sources import tfds
 from bertjax.text.sources.registry import parse_source, read_documents, source_files
 from bertjax.text.store.format import TokenStore
 
+pytestmark = pytest.mark.run
+
 DOCUMENTS = [f"Document {n}. It has a second sentence.\n\nAnd a paragraph about number {n * n}." for n in range(300)]
 
 

@@ -149,6 +149,7 @@ print(hashlib.sha256("\\n".join(train_wordpiece(dict(items), 900)).encode()).hex
 """
 
 
+@pytest.mark.run
 def test_training_is_deterministic_across_processes():
     digests = {hashlib.sha256("\n".join(train_wordpiece(generated_counts(), 900)).encode()).hexdigest()}
     script = IN_ANOTHER_PROCESS.format(folder=os.path.dirname(__file__))
