@@ -108,6 +108,7 @@ def lines_of_a_step(tmp_path_factory) -> Lines:
     return tracer.lines
 
 
+@pytest.mark.run
 def test_step_executes_exactly_the_listed_files(lines_of_a_step):
     on_path, optional, executed = files_in(PATH), files_in(BESIDE), {file for file, _ in lines_of_a_step}
     assert on_path and not on_path & optional

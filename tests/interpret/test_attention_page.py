@@ -81,6 +81,7 @@ def output(views, tmp_path_factory) -> dict[str, dict]:
     return found
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("name", ["few", "many"])
 def test_pointing_at_a_token_shows_its_lines(views, output, name):
     view, shown = views[name], output[name]
@@ -110,6 +111,7 @@ def assert_shows(texts, weights):
             assert float(text.removesuffix("%")) == pytest.approx(100 * weight, abs=0.06 if weight < 0.099 else 0.6)
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("name", ["few", "many"])
 def test_layers_and_heads_are_chosen(views, output, name):
     shown, view = output[name], views[name]
@@ -120,6 +122,7 @@ def test_layers_and_heads_are_chosen(views, output, name):
     assert shown["thumbs"] == [True] * 8 and shown["gradient"] > 0
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("name", ["few", "many"])
 def test_tokens_can_be_read(views, output, name):
     shown, view = output[name], views[name]

@@ -263,6 +263,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     started.close()
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("name", PAGES)
 def test_pages_are_readable_at_all_widths_light_and_dark(pages, browser, name):
     """Colours do not depend on the width, nor the layout on colours."""
@@ -274,6 +275,7 @@ def test_pages_are_readable_at_all_widths_light_and_dark(pages, browser, name):
     assert not complaints, "\n".join(complaints)
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("name", PAGES)
 def test_pages_run_no_hostile_script_and_request_nothing(pages, browser, name, tmp_path):
     browser.open(pages[name])
@@ -300,6 +302,7 @@ def scroll_to(browser: Browser, element: str, across: float = 0.5) -> tuple[floa
     return box[0] + across * box[2], box[1] + box[3] / 2
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("width", WIDTHS)
 def test_curve_shows_values_by_pointer_and_keys(pages, browser, width):
     browser.open(pages["report"], width)
@@ -319,6 +322,7 @@ def test_curve_shows_values_by_pointer_and_keys(pages, browser, width):
     assert browser.ask(f"{box}.hidden")
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", ["inspect", "plan"])
 def test_bars_show_tooltips_by_pointer_and_keys(pages, browser, name, width):
@@ -340,6 +344,7 @@ def test_bars_show_tooltips_by_pointer_and_keys(pages, browser, name, width):
     assert browser.ask(f"{shown}.length") == 1, "Tab moves to the next bar"
 
 
+@pytest.mark.run
 def test_parts_of_a_step_are_separate_bars(pages, browser):
     browser.open(pages["plan"])
     bars = browser.ask(
@@ -353,6 +358,7 @@ def test_parts_of_a_step_are_separate_bars(pages, browser):
         assert np.allclose(np.array(widths) / widths[0], np.array([0.0935, 0.0513, 0.0124, 0]) / 0.0935, atol=0.01)
 
 
+@pytest.mark.run
 def test_read_out_data_equals_the_log(pages, browser):
     """The read-out has the log's values, to the displayed digits."""
     browser.open(pages["report"])
@@ -364,6 +370,7 @@ def test_read_out_data_equals_the_log(pages, browser):
         assert value == pytest.approx(logged[step], rel=1e-4)
 
 
+@pytest.mark.run
 def test_adjacent_plots_are_aligned(pages, browser):
     browser.open(pages["inspect"], 1280)
     tops = """[...document.querySelector('.charts').querySelectorAll('figure > svg')]
