@@ -193,7 +193,7 @@ class LoadedModel:
     def _require_mlm_head(self, use: str) -> None:
         if "MLM head" in self._untrained:
             source = pretrained_source(self._model.config)
-            advice = f"; use {source}, from which it was fine-tuned" if source else ""
+            advice = f"; use {source}, which it was fine-tuned from" if source else ""
             raise ValueError(f"{self._model.directory}: it has no MLM head and cannot {use}{advice}")
 
     @property

@@ -295,7 +295,7 @@ def test_init_from_another_shape_is_refused_early(
     changes = ("--init-from", str(run_dir), "--model.num-hidden-layers", "1")
     refused = bertjax(*command(folder / "tiny_recipe.py", folder / "corpus.txt", tmp_path / "run", *changes)[3:])
     assert refused.returncode == 1
-    assert re.search(r"is another model:\n  model\.num_hidden_layers: there \d, here 1", refused.stderr)
+    assert re.search(r"has another architecture:\n  model\.num_hidden_layers: \d there, 1 here", refused.stderr)
     assert essential_lines(refused.stdout) == []
 
 
@@ -304,7 +304,7 @@ def test_vocabulary_that_cannot_be_exported_is_refused_early(run: tuple[Path, Pa
     mpnet += ("--model.score-bias-buckets", "32", "--training.objectives", "mlm", "--data.rows", "doc_sentences")
     refused = bertjax(*command(run[0] / "tiny_recipe.py", run[0] / "corpus.txt", tmp_path / "run", *mpnet)[3:])
     assert refused.returncode == 1
-    assert "pad_token_id is 0; transformers' MPNet takes 1 for padding" in refused.stderr
+    assert "pad_token_id is 0; transformers' MPNet always pads with 1" in refused.stderr
     assert "pretraining" not in refused.stdout
 
 

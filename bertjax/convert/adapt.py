@@ -70,8 +70,8 @@ _EQUAL = (
     "causal",
 )
 # Options that may change without changing an array (RoBERTa to Longformer, a longer context); changes are reported.
-_NOTED = ("window", "global_every", "first_global", "rope_theta", "rope_theta_local")
-_NOTED += ("attention_block", "random_blocks", "random_blocks_seed")
+_REPORTED = ("window", "global_every", "first_global", "rope_theta", "rope_theta_local")
+_REPORTED += ("attention_block", "random_blocks", "random_blocks_seed")
 # Module -> the keys that set its size. A module whose size differs is initialised at random.
 _SIZED = {
     "teacher_projection": ("teacher_width",),
@@ -97,14 +97,14 @@ def require_same_shape(model: ForeignModel, config: ModelConfig, layers: tuple[i
             raise ValueError(f"init_layers={layers}: layers of {model.origin} share parameters; leave init_layers out")
         if source.first_layer_apart:
             raise ValueError(
-                f"init_layers={layers}: the first layer of {model.origin} is of another kind; leave init_layers out"
+                f"init_layers={layers}: the first layer of {model.origin} differs from the rest; leave init_layers out"
             )
         source = replace(source, num_hidden_layers=len(layers))
     different = {key: (getattr(source, key), getattr(config, key)) for key in _EQUAL}
-    refused = [f"  model.{key}: there {was!r}, here {now!r}" for key, (was, now) in different.items() if was != now]
+    refused = [f"  model.{key}: {was!r} there, {now!r} here" for key, (was, now) in different.items() if was != now]
     if refused:
         raise ValueError(
-            f"{model.origin} is another model:\n" + "\n".join(refused) + "\nset these keys to its values, or "
+            f"{model.origin} has another architecture:\n" + "\n".join(refused) + "\nset these keys to its values, or "
             "give another --init-from"
         )
 
@@ -141,20 +141,22 @@ def adapt(
     encoder, notes = params["encoder"], list[str]()
     drawn = (*model.drawn, *(module_label(name) for name in missing if name not in model.params))
     if drawn:
-        notes.append(f"{', '.join(drawn)}: not there; drawn at random")
+        notes.append(f"{', '.join(drawn)}: missing in the source; initialised at random")
     notes += [
-        f"{module_label(name)}: of another size there; drawn at random" for name in missing if name in model.params
+        f"{module_label(name)}: of another size in the source; initialised at random"
+        for name in missing
+        if name in model.params
     ]
     notes += [
-        f"model.{key} was {getattr(source, key):g} there and is {getattr(config, key):g} here"
-        for key in _NOTED
+        f"model.{key}: {getattr(source, key):g} in the source, {getattr(config, key):g} here"
+        for key in _REPORTED
         if key in changed
     ]
 
     # 2. Layers
     if layers:
         encoder["layers"] = jax.tree.map(lambda x: x[np.array(layers)], encoder["layers"])
-        notes.append(f"of its {source.num_hidden_layers} layers, {', '.join(map(str, layers))} were taken")
+        notes.append(f"layers {', '.join(map(str, layers))} of its {source.num_hidden_layers} were taken")
 
     # 3. Words
     rows, lines = _word_rows(model.tokenizer, tokenizer)
@@ -214,21 +216,21 @@ def _fit_tables(network: Params, shapes: Params, config: ModelConfig) -> list[st
             line = f"the position table was cut from {len(table):,} to {size:,}"
             module["position"] = table[:size]
         else:
-            line = f"the position table has {size:,} rows: the {len(table):,} there, repeated from the start"
+            line = f"the position table has {size:,} rows: the source's {len(table):,}, repeated from the start"
             module["position"] = np.resize(table, (size, table.shape[1]))
         if line not in notes:
             notes.append(line)
     table, size = tables.get("token_type"), config.type_vocab_size
     if "token_type" not in shapes["encoder"]["embeddings"]:
         if tables.pop("token_type", None) is not None:
-            notes.append("the rows of segments were left out: the model has none")
+            notes.append("the segment rows were left out: the model has no segments")
     elif table is None:
         raise ValueError(f"model.type_vocab_size={size}: the weights have no segments; set it to 0")
     elif size < len(table):
         raise ValueError(f"model.type_vocab_size={size} is below the {len(table)} segments of the weights; raise it")
     elif size > len(table):
         tables["token_type"] = np.concatenate([table, np.repeat(table[:1], size - len(table), axis=0)])
-        notes.append(f"segments from {len(table)} on start as the row of segment 0")
+        notes.append(f"segments from {len(table)} on start as copies of segment 0")
     return notes
 
 

@@ -139,7 +139,7 @@ def within_limit(
     limit = LIMIT if limit is None else limit
     difference = Difference({name: relative_difference(ours[name], theirs[name], real) for name in theirs})
     if not difference.largest <= limit:
-        raise RuntimeError(f"{who} computes other outputs, off by {difference} (limit {limit})")
+        raise RuntimeError(f"{who} computes different outputs: {difference} (limit {limit})")
     return difference
 
 
@@ -154,18 +154,18 @@ def _compare_ids(
     import transformers
 
     if (reason := huggingface.unlike_transformers(Path(directory))) is not None:
-        return (f"token ids, for {reason}",)
+        return (f"token ids, because {reason}",)
     huggingface.provide_sentencepiece_messages()
     try:
         theirs = transformers.AutoTokenizer.from_pretrained(directory, config=config)
     except Exception as error:  # damaged files raise many classes
         first_line = str(error).partition("\n")[0]
-        return (f"token ids, for transformers cannot read the tokenizer ({type(error).__name__}: {first_line})",)
+        return (f"token ids, because transformers cannot read the tokenizer ({type(error).__name__}: {first_line})",)
     files = [*theirs.vocab_files_names.values()]
     if not any((Path(directory) / file).is_file() for file in files):
         present = [file for file in huggingface.FILES if (Path(directory) / file).is_file()]
         reader = f"{type(theirs).__name__} of transformers reads {' or '.join(files)}"
-        return (f"token ids, for {reader}, and the folder has {', '.join(present)}",)
+        return (f"token ids, because {reader}, and the folder has {', '.join(present)}",)
     for pair in pairs:
         our_ids, _ = _row(model, pair)
         their_ids = theirs(*pair, verbose=False)["input_ids"]

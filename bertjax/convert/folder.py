@@ -103,14 +103,14 @@ def refuse_to_lose(target: AnyPath, export_files: Collection[str], weights: str)
         raise ValueError(f"export to {target}: there is a file of that name; {advice}")
     names = [name for name in _names(target) if name != SUMS_FILE]
     if foreign := [name for name in names if name not in export_files]:
-        raise ValueError(f"export to {target}: it holds {foreign[0]}, which is not of an export; {advice}")
+        raise ValueError(f"export to {target}: it holds {foreign[0]}, which does not belong to an export; {advice}")
     if not names:
         return
     card, file = target / CARD_FILE, target / weights
     if isinstance(target, RemotePath) and not card.is_file():
         return
     if not (card.is_file() and file.is_file()) or digest_in_card(card, file.name) != sha256_of_file(file):
-        raise ValueError(f"export to {target}: {weights} there is not the one its {CARD_FILE} speaks of; {advice}")
+        raise ValueError(f"export to {target}: its {weights} does not match the digest in its {CARD_FILE}; {advice}")
 
 
 def _names(folder: AnyPath) -> list[str]:

@@ -82,14 +82,14 @@ def foreign_model(
     if rows < size:
         raise ValueError(
             f"{origin}: the vocabulary has {size:,} tokens and the table of word embeddings {rows:,} rows; they "
-            "are not of one model"
+            "belong to different models"
         )
     if rows > size:
         notes.append(f"{rows - size} rows of the word table beyond the vocabulary were left out")
     if config.token_dropout and config.mask_token_id not in (-1, tokenizer.mask_id):
         raise ValueError(
             f"{origin}: mask_token_id is {config.mask_token_id}, and the mask token of the vocabulary is "
-            f"{tokenizer.mask_id}; they are not of one model"
+            f"{tokenizer.mask_id}; they belong to different models"
         )
     config = tokenizer.fit_model(config)
     tensors = {
@@ -110,7 +110,7 @@ def foreign_model(
         if array.shape != (shape := expected_shapes.get(name, array.shape)):
             raise ValueError(f"{origin}: tensor {name} has shape {array.shape}; by the config it is {shape}")
         if not np.isfinite(array.astype(np.float32)).all():
-            raise ValueError(f"{origin}: tensor {name} has NaN or infinity in it")
+            raise ValueError(f"{origin}: tensor {name} contains NaN or infinity")
 
     # 3. Modules that are missing as a whole: an encoder is often published without the heads of its pretraining
     heads = get_family(config.family).heads

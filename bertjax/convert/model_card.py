@@ -62,7 +62,7 @@ pipeline("{task}", folder)("{text}")
 _FEWER_HEADS = """\
 Classes with fewer heads load it too (`AutoModel`: the encoder{pooler}); transformers then lists the heads that they
 leave out as unexpected. `bertjax export --head` writes a folder for one of these classes."""
-_ONE_HEAD = "It has this class's head alone: transformers initialises other heads at random, and lists them as missing."
+_ONE_HEAD = "It has only this class's head: transformers initialises other heads at random, and lists them as missing."
 
 
 def model_card(model: TrainedModel, parameters: int, weights_sha256: str, their_class: Class | None = None) -> str:
@@ -262,14 +262,14 @@ def _objectives(config: Config) -> str:
     untrained_text = f"; its head for {' and '.join(untrained)} was never trained" if untrained else ""
     left_out_text = "".join(f"; {line}" for line in left_out_lines(config.model))
     if {*heads} <= {*left_out(config.model)}:
-        return f"no head of pretraining{left_out_text}"
+        return f"no pretraining head{left_out_text}"
     return heads_text + untrained_text + left_out_text
 
 
 def left_out_lines(config: ModelConfig) -> list[str]:
     """Lines about what an export for transformers leaves out."""
     modules = left_out(config)
-    lines = [f"not in it, but in the run: {', '.join(map(module_label, modules))}"] if modules else []
+    lines = [f"in the run, but not in this export: {', '.join(map(module_label, modules))}"] if modules else []
     never = "transformers has no enhanced mask decoder, so none of its classes fills masks as this model does"
     return [*lines, never] if "mask_decoder" in modules else lines
 

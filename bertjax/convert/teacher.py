@@ -54,9 +54,7 @@ def read_task_teacher(config: FinetuneConfig, kind: Kind) -> ForeignModel | None
     objective, teacher = distillation_objective(kind, config.task), read_source(config.distillation.teacher)
     if teacher.kind != kind.name:
         was = f"was fine-tuned for {teacher.kind}" if teacher.kind else "was only pretrained"
-        raise _teacher_error(
-            config, f"it {was}, and the task is one of {kind.name}; name a model that was fine-tuned for it"
-        )
+        raise _teacher_error(config, f"it {was}, and this task is {kind.name}; name a model that was fine-tuned for it")
     _require_fit(teacher, config, config.data.sequence_length)
     _require_comparable(teacher, with_projection(config, teacher.config), objective)
     return teacher
@@ -69,7 +67,7 @@ def fit_task_teacher(
     if kind.names_outputs and teacher.labels != labels:
         raise _teacher_error(
             config,
-            f"its labels are {', '.join(teacher.labels)}, and those of the task {', '.join(labels)}; name a model that "
+            f"its labels are {', '.join(teacher.labels)}, and the task's are {', '.join(labels)}; name a model that "
             "was fine-tuned for it",
         )
     return fit_teacher(teacher, config, tokenizer)
@@ -113,9 +111,7 @@ def _require_fit(teacher: ForeignModel, config: Config, longest: int) -> None:
     # Token types may differ: rows carry the student's, and a network without types ignores them.
     if get_family(theirs.family).template.separators != get_family(ours.family).template.separators:
         raise _teacher_error(
-            config,
-            f"rows of its family {theirs.family!r} have other special tokens than those of "
-            f"model.family={ours.family!r}",
+            config, f"its family {theirs.family!r} has other special tokens in rows than model.family={ours.family!r}"
         )
 
 

@@ -67,7 +67,7 @@ class HfConfig:
         for key, value in constants.items():
             if self.values.get(key, value) != value:
                 raise ValueError(
-                    f"{self.where}: {key} is {self.values[key]!r}; bertjax imports models with {key} {value!r} alone"
+                    f"{self.where}: {key} is {self.values[key]!r}; bertjax imports only models with {key} {value!r}"
                 )
 
 

@@ -168,7 +168,7 @@ def _from_hf_config(config: HfConfig) -> dict[str, Any]:
 def _theta(config: HfConfig, kind: str, old: str) -> float:
     parameters = (config.get("rope_parameters") or {}).get(kind) or {}
     if parameters.get("rope_type", "default") != "default":
-        raise ValueError(f"{config.where}: rope_type is {parameters['rope_type']!r}; bertjax has 'default' alone")
+        raise ValueError(f"{config.where}: rope_type is {parameters['rope_type']!r}; bertjax has only 'default'")
     theta = parameters.get("rope_theta", config.get(old, _THETA[kind]))
     if isinstance(theta, bool) or not isinstance(theta, int | float) or theta <= 0:
         raise ValueError(f"{config.where}: rope_theta of {kind} is {theta!r}, which is not a number above 0")

@@ -1,4 +1,4 @@
-"""Small trained models that were never trained: random weights under a real vocabulary."""
+"""Small models with random weights and a real vocabulary, in place of trained ones."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ SIGNS = [*string.ascii_letters, *string.digits, *string.punctuation, *"éïèà�
 
 
 def wordpiece(lowercase: bool = True, strip_accents: bool = True) -> WordPiece:
-    """Special tokens not in front and not in order, as in vocabularies of other makers."""
+    """A vocabulary whose special tokens are neither first nor in the usual order, as in some published ones."""
     tokens = [*WORDS, *reversed(SPECIAL_TOKENS), *SIGNS, *(f"##{sign}" for sign in SIGNS)]
     return WordPiece(tokens, TextRules(lowercase, strip_accents))
 
 
 def trained_model(directory: Path, tokenizer: Tokenizer | None = None, **fields) -> TrainedModel:
-    """A run's model with every parameter random but the vocabulary's padding, which is zero as in training."""
+    """A run's model with random parameters; the vocabulary's padding is zero, as in training."""
     tokenizer = tokenizer or wordpiece()
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
     sizes |= {"max_position_embeddings": 80}
@@ -68,13 +68,13 @@ def trained_model(directory: Path, tokenizer: Tokenizer | None = None, **fields)
 
 
 def fine_tuned_model(directory: Path, kind: str, labels: tuple[str, ...] = (), **fields) -> TrainedModel:
-    """As `trained_model`, with the head for a kind of task."""
-    made = trained_model(directory, **fields)
+    """Like `trained_model`, with the head for a kind of task."""
+    pretrained = trained_model(directory, **fields)
     heads = dict.fromkeys(("regression", "relevance", "multi_label"), "sequence") | {"token_regression": "tokens"}
     head = heads.get(kind, kind)
     outputs = len(labels) or 1 if head in ("sequence", "tokens") else 0
     config = FinetuneConfig(
-        **{field.name: getattr(made.config, field.name) for field in dataclasses.fields(made.config)},
+        **{field.name: getattr(pretrained.config, field.name) for field in dataclasses.fields(pretrained.config)},
         task=TaskConfig(name="mytask", train="/secret/train.tsv", labels=labels, max_query=16),
     )
     config = replace(
@@ -82,7 +82,7 @@ def fine_tuned_model(directory: Path, kind: str, labels: tuple[str, ...] = (), *
         model=replace(config.model, head=head, num_labels=outputs),
         training=replace(config.training, objectives=(kind,)),
     )
-    return _with_weights(directory, config, made.tokenizer)
+    return _with_weights(directory, config, pretrained.tokenizer)
 
 
 def _with_weights(directory: Path, config: Config, tokenizer: Tokenizer) -> TrainedModel:
@@ -112,5 +112,5 @@ def compare_with_onnxruntime(
 
 
 def assert_same(ours: dict, theirs: dict) -> None:
-    """Trees of arrays that have the same bits."""
+    """Assert that two trees of arrays have the same bits."""
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)

@@ -1,11 +1,11 @@
-"""Families of proteins: packed rows with masks, tensors of older files, and another vocabulary's mask."""
+"""Protein families: packed rows with masks, tensors of older files, and a mask token of another vocabulary."""
 
 from __future__ import annotations
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from their_families import MASK, SMALL, SPECIAL, our_params, relative, tensors_of_theirs, their_model
+from their_families import MASK, SMALL, SPECIAL, our_params, relative, their_model, their_tensors
 
 from bertjax.convert.foreign import foreign_model
 from bertjax.convert.huggingface.importer import canonical_names
@@ -14,8 +14,8 @@ from bertjax.model.network import bind
 
 
 @pytest.mark.parametrize("family", ["esm", "esmc"])
-def test_packed_sequences_have_the_states_of_each_alone(family: str) -> None:
-    """The share of <mask> that scales embeddings is that of a sequence, not of its row."""
+def test_packed_sequences_equal_separate_rows(family: str) -> None:
+    """Token dropout scales embeddings by the share of <mask> in each sequence, not in the row."""
     torch = pytest.importorskip("torch")
     config = SMALL[family]
     network = their_model(config)
@@ -34,19 +34,19 @@ def test_packed_sequences_have_the_states_of_each_alone(family: str) -> None:
     assert relative(packed, torch.cat(alone, 1)[0].numpy()) < 1e-5
 
 
-def test_tensors_of_older_files_are_named_as_left_out() -> None:
+def test_canonical_names_leaves_out_tensors_of_older_files() -> None:
     config = SMALL["esm"]
-    tensors = tensors_of_theirs(their_model(config), config)
+    tensors = their_tensors(their_model(config), config)
     extra = {
         "esm.contact_head.regression.weight": np.ones((1, 9), np.float32),
         "esm.embeddings.position_embeddings.weight": np.ones((16, 12), np.float32),
         "esm.encoder.layer.0.attention.self.rotary_embeddings.inv_freq": np.ones(2, np.float32),
     }
-    kept, left_out = canonical_names(tensors | extra, config, "hf:folder")
-    assert kept.keys() == tensors.keys() and sorted(left_out) == sorted(extra)
+    canonical, left_out = canonical_names(tensors | extra, config, "hf:folder")
+    assert canonical.keys() == tensors.keys() and sorted(left_out) == sorted(extra)
 
 
-def test_a_mask_token_of_another_vocabulary_is_refused() -> None:
+def test_foreign_model_refuses_another_mask_token() -> None:
     from family_models import tokenizer_of
 
     tokenizer = tokenizer_of("bert")

@@ -1,4 +1,4 @@
-"""Exports that are executed: each runtime computes what we compute, from the folder alone, in every precision."""
+"""Executable exports: each runtime computes our outputs from the folder alone, in every precision."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PACKAGES |= dict.fromkeys(("onnx", "web"), ("onnx", "onnxruntime"))
 PRECISIONS = [("onnx", "float16"), ("onnx", "int8"), ("litert", "float32"), ("litert", "float16"), ("litert", "int8")]
 LONG = pytest.mark.long
 NEW = ("savedmodel", "stablehlo", "litert")
-# The other families are BERT's operators again.
+# The other families have only BERT's operators.
 OPERATORS = ("albert", "modernbert", "mosaicbert", "neobert", "deberta", "deberta-v2", "deberta-v3", "longformer")
 OPERATORS += ("esm", "esmc")
 POOLED = Vectors("mean", True)
@@ -49,16 +49,16 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> TrainedModel:
 
 
 def format_here(name: str, precision: str = "") -> Format:
-    """The format, where its packages are installed."""
+    """Load a format; skips the test if its packages are not installed."""
     for package in PACKAGES[name]:
         pytest.importorskip(package, reason=f"needs {package}")
     return load_format(name).precisions[precision]() if precision else load_format(name)
 
 
 def difference(form: Format, model: TrainedModel, folder: Path, vectors: Vectors = Vectors()) -> float:  # noqa: B008
-    found = form.compare(model, Path(form.export(model, folder, vectors)), vectors)
-    assert found is not None
-    return found.largest
+    result = form.compare(model, Path(form.export(model, folder, vectors)), vectors)
+    assert result is not None
+    return result.largest
 
 
 @pytest.mark.parametrize("name", NEW)
@@ -68,9 +68,9 @@ def test_runtime_gives_our_logits_and_card_code_runs(name: str, classifier: Trai
     card = (tmp_path / "out" / CARD_FILE).read_text()
     code = re.search(r"```python\n(.*?)```", card, re.DOTALL)
     assert code is not None and "/secret/" not in card and "up to 80 tokens" in card
-    made: dict = {}
-    exec(compile(code[1].replace("path/to/this/folder", str(tmp_path / "out")), "card", "exec"), made)
-    assert made["logits"].shape == (2, 3)
+    namespace: dict = {}
+    exec(compile(code[1].replace("path/to/this/folder", str(tmp_path / "out")), "card", "exec"), namespace)
+    assert namespace["logits"].shape == (2, 3)
 
 
 @pytest.mark.parametrize(
@@ -81,9 +81,9 @@ def test_lower_precision_gives_nearly_the_same_outputs(
     name: str, precision: str, classifier: TrainedModel, tmp_path: Path
 ) -> None:
     form = format_here(name, precision)
-    found = difference(form, classifier, tmp_path / "out")
-    assert found < LIMITS[precision]
-    assert (found > 1e-5) == (precision != "float32"), "as close as float32: nothing was rounded"
+    value = difference(form, classifier, tmp_path / "out")
+    assert value < LIMITS[precision]
+    assert (value > 1e-5) == (precision != "float32"), "as close as float32: nothing was rounded"
 
 
 @LONG
@@ -102,7 +102,7 @@ def test_lower_precision_gives_nearly_the_same_vectors(name: str, precision: str
     ],
 )
 def test_float16_keeps_far_angles_and_large_squares(family: str, part: str, factor: float, tmp_path: Path) -> None:
-    """By onnx's own evaluator, which rounds as the graph says: onnxruntime computes much of it in float32 on a CPU."""
+    """Uses onnx's own evaluator, which rounds as the graph does: onnxruntime computes much in float32 on a CPU."""
     format_here("onnx")
     from onnx.reference import ReferenceEvaluator
 
@@ -110,15 +110,15 @@ def test_float16_keeps_far_angles_and_large_squares(family: str, part: str, fact
     model = family_model(tmp_path / "run", family, **size)
     larger = jax.tree_util.tree_map_with_path(lambda path, x: x * factor if part in str(path) else x, model.params)
     model = replace(model, params=larger)
-    length = 1500 if part == "query" else 200  # far angles are those of far positions
+    length = 1500 if part == "query" else 200  # the largest angles are at the last positions
     ids = np.random.default_rng(0).integers(5, model.config.model.vocab_size, (1, length))
     inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
     inputs = {name: inputs[name] for name in input_names(model.config.model)}
-    found = []
+    outputs = []
     for precision in ("float32", "float16"):
         folder = format_here("onnx", precision).export(model, tmp_path / precision, Vectors())
-        found.append(ReferenceEvaluator(f"{folder}/model.onnx").run([HIDDEN], inputs)[0])
-    assert np.linalg.norm(found[1] - found[0]) < LIMITS["float16"] * np.linalg.norm(found[0])
+        outputs.append(ReferenceEvaluator(f"{folder}/model.onnx").run([HIDDEN], inputs)[0])
+    assert np.linalg.norm(outputs[1] - outputs[0]) < LIMITS["float16"] * np.linalg.norm(outputs[0])
 
 
 def test_precision_limits_detect_another_model(classifier: TrainedModel, tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_precision_limits_detect_another_model(classifier: TrainedModel, tmp_pat
     folder = Path(form.export(classifier, tmp_path / "out", Vectors()))
     other = fine_tuned_model(tmp_path / "other", "sequence", ("bad", "fair", "good"), **TINY)
     other.params["head"]["dense"]["kernel"] = -other.params["head"]["dense"]["kernel"]
-    with pytest.raises(RuntimeError, match="onnxruntime computes other outputs"):
+    with pytest.raises(RuntimeError, match="onnxruntime computes different outputs"):
         form.compare(other, folder, Vectors())
 
 
@@ -146,7 +146,7 @@ PADDED += [pytest.param("onnx", family, marks=LONG) for family in ("camembert", 
 
 @pytest.mark.parametrize(("name", "family"), PADDED)
 def test_exports_take_padding_on_either_side(name: str, family: str, tmp_path: Path) -> None:
-    """Positions are transformers': RoBERTa's relatives count the tokens that are not padding, the others all."""
+    """Positions equal transformers': RoBERTa's relatives count only real tokens, the other families all tokens."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     model = family_model(tmp_path / "run", family)
     theirs = transformers.AutoModel.from_pretrained(export_huggingface(model, tmp_path / "theirs")).eval()
@@ -161,8 +161,8 @@ def test_exports_take_padding_on_either_side(name: str, family: str, tmp_path: P
     has_types = model.config.model.type_vocab_size > 0
     inputs = {key: torch.from_numpy(x) for key, x in batch.items() if has_types or key != "token_type_ids"}
     with torch.no_grad():
-        wanted = theirs(**inputs).last_hidden_state.numpy()
-    np.testing.assert_allclose(ours[real == 1], wanted[real == 1], atol=3e-5)
+        expected = theirs(**inputs).last_hidden_state.numpy()
+    np.testing.assert_allclose(ours[real == 1], expected[real == 1], atol=3e-5)
 
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name not in IN_TRANSFORMERS])
@@ -189,9 +189,9 @@ def test_stablehlo_is_reproducible_and_records_versions(classifier: TrainedModel
     contents = [{path.name: path.read_bytes() for path in folder.iterdir()} for folder in folders]
     assert contents[0] == contents[1]
     assert not [name for name, content in contents[0].items() if b"bertjax/model" in content or b"/secret" in content]
-    told = json.loads(contents[0][SIGNATURE_FILE])
-    assert told["version"] == 1 and told["jax"] == jax.__version__ and told["longest"] == 80
-    assert told["platforms"] == ["cpu", "cuda", "rocm", "tpu"] and told["outputs"] == ["logits"]
+    signature = json.loads(contents[0][SIGNATURE_FILE])
+    assert signature["version"] == 1 and signature["jax"] == jax.__version__ and signature["longest"] == 80
+    assert signature["platforms"] == ["cpu", "cuda", "rocm", "tpu"] and signature["outputs"] == ["logits"]
     run = load_function(folders[0])
     ids = np.full((3, 80), 12)
     inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
@@ -199,38 +199,38 @@ def test_stablehlo_is_reproducible_and_records_versions(classifier: TrainedModel
     with pytest.raises(ValueError, match=r"length|shape"):
         run({name: np.pad(x, ((0, 0), (0, 1))) for name, x in inputs.items()})
     assert (folders[0] / FUNCTION_FILE).stat().st_size < 100_000, "weights are beside it"
-    (folders[0] / SIGNATURE_FILE).write_text(json.dumps(told | {"version": 2}))
+    (folders[0] / SIGNATURE_FILE).write_text(json.dumps(signature | {"version": 2}))
     with pytest.raises(ValueError, match="version 2, not 1; export the model again"):
         load_function(folders[0])
 
 
 @pytest.mark.parametrize(
-    ("made", "vectors", "message"),
+    ("make_model", "vectors", "message"),
     [
         (
-            lambda place: family_model(place, "bigbird"),
+            lambda folder: family_model(folder, "bigbird"),
             POOLED,
-            r"model\.attention_block=.*: bertjax writes no such graph",
+            r"model\.attention_block=.*: not supported by this format",
         ),
         (
-            lambda place: fine_tuned_model(
-                place, "sequence", ("a", "b"), family="longformer", window=4, global_tokens="marked", **TINY
+            lambda folder: fine_tuned_model(
+                folder, "sequence", ("a", "b"), family="longformer", window=4, global_tokens="marked", **TINY
             ),
             Vectors(),
-            r"model\.global_tokens='marked': no input says which tokens",
+            r"model\.global_tokens='marked': the export has no input for the tokens",
         ),
-        (lambda place: trained_model(place, **TINY), Vectors("none", True), "--normalize scales a text's vector"),
+        (lambda folder: trained_model(folder, **TINY), Vectors("none", True), "--normalize scales a text's vector"),
     ],
     ids=["blocks", "global tokens", "no vector"],
 )
 @pytest.mark.parametrize("name", ["onnx", "web", *NEW])
 def test_unsupported_network_is_refused_by_name(
-    name: str, made: Callable[[Path], TrainedModel], vectors: Vectors, message: str, tmp_path: Path
+    name: str, make_model: Callable[[Path], TrainedModel], vectors: Vectors, message: str, tmp_path: Path
 ) -> None:
     form = format_here(name)
     assert form.export is not None
     with pytest.raises(ValueError, match=message):
-        form.export(made(tmp_path / "run"), tmp_path / "out", vectors)
+        form.export(make_model(tmp_path / "run"), tmp_path / "out", vectors)
     assert not (tmp_path / "out").exists()
 
 
@@ -238,8 +238,8 @@ def test_export_precision_option(classifier: TrainedModel, tmp_path: Path, capsy
     format_here("onnx")
     run = write_run(classifier)
     assert main(["export", str(run), "--to", "onnx", "--precision", "int8"]) == 0
-    said = capsys.readouterr().out
-    assert "compared with onnxruntime on real text: logits" in said and f"{run}/onnx-int8: logits" in said
+    output = capsys.readouterr().out
+    assert "compared with onnxruntime on real text: logits" in output and f"{run}/onnx-int8: logits" in output
     assert main(["export", str(run), "--to", "stablehlo", "--precision", "int8"]) == 1
     assert "--precision int8: --to stablehlo has one precision; leave --precision out" in capsys.readouterr().err
 

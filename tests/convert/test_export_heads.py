@@ -1,4 +1,4 @@
-"""An export for one class of transformers, which then loads it without a word; and what it says of any other class."""
+"""Exports for one class of transformers: that class loads them without a warning, and others report the difference."""
 
 from __future__ import annotations
 
@@ -44,58 +44,58 @@ def transformers() -> ModuleType:
 
 
 @contextmanager
-def warnings_of(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
-    """What transformers logs from a warning on."""
-    said: list[str] = []
+def logged_warnings(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
+    """Collect what transformers logs at the level WARNING or above."""
+    messages: list[str] = []
     logger = logging.getLogger("transformers")
     # transformers lets its records through to the root logger where CI is set, and pytest listens there too.
     propagate, logger.propagate = logger.propagate, False
     logger.addHandler(caplog.handler)
     caplog.clear()
     try:
-        yield said
+        yield messages
     finally:
         logger.removeHandler(caplog.handler)
         logger.propagate = propagate
-        said += [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+        messages += [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def reported(said: list[str]) -> dict[str, set[str]]:
-    """Keys by their status in a report of transformers; indices of layers are merged there."""
-    found: dict[str, set[str]] = {}
-    for key, status in re.findall(r"^(\S+) +\| (\w+) ", "\n".join(said), re.M):
+def reported(messages: list[str]) -> dict[str, set[str]]:
+    """Keys by their status in transformers' report, which merges the indices of layers."""
+    keys: dict[str, set[str]] = {}
+    for key, status in re.findall(r"^(\S+) +\| (\w+) ", "\n".join(messages), re.M):
         if key != "Key":
-            found.setdefault(status, set()).add(key)
-    return found
+            keys.setdefault(status, set()).add(key)
+    return keys
 
 
 @pytest.mark.parametrize(("family", "head"), long_unless(lambda family, head: family in SUITE, HEADS))
 def test_class_of_export_loads_without_warning(transformers, tmp_path, caplog, family, head):
     model = family_model(tmp_path / "run", family)
-    made = hf_classes(model.config.model)[head]
+    their_class = hf_classes(model.config.model)[head]
     folder = export_huggingface(model, tmp_path / "out", head)
-    # Of a family without a head for pairs, all heads of pretraining are the one for masks.
-    loader = LOADERS["mlm" if made.name.endswith("ForMaskedLM") else "encoder" if made.bare else head]
-    with warnings_of(caplog) as said:
+    # Without a head for pairs, the family's pretraining class is its masked language model.
+    loader = LOADERS["mlm" if their_class.name.endswith("ForMaskedLM") else "encoder" if their_class.bare else head]
+    with logged_warnings(caplog) as messages:
         network, info = getattr(transformers, loader).from_pretrained(folder, output_loading_info=True)
-    assert type(network).__name__ == made.name == network.config.architectures[0]
+    assert type(network).__name__ == their_class.name == network.config.architectures[0]
     assert not info["unexpected_keys"] and not info["mismatched_keys"] and not info["error_msgs"]
-    known = get_family(family)
-    # Parts that bertjax lacks, which transformers draws and names on every load: of ESM the regression of contacts.
-    prefix = known.huggingface.prefix if head == "encoder" else ""
-    drawn = {name for name in info["missing_keys"] if (prefix + name).startswith(tuple(known.huggingface.drawn))}
-    assert bool(drawn) == bool(known.huggingface.drawn)
+    definition = get_family(family)
+    # Parts that bertjax lacks, which transformers initialises and reports on every load: ESM's contact regression.
+    prefix = definition.huggingface.prefix if head == "encoder" else ""
+    drawn = {name for name in info["missing_keys"] if (prefix + name).startswith(tuple(definition.huggingface.drawn))}
+    assert bool(drawn) == bool(definition.huggingface.drawn)
     missing = info["missing_keys"] - drawn
-    if head == "encoder" and known.huggingface.pooler and "pooler" not in known.heads:
-        # These families have no trained pooler, and transformers' class has one unless it is told not to.
+    if head == "encoder" and definition.huggingface.pooler and "pooler" not in definition.heads:
+        # These families have no trained pooler, and transformers' class has one by default.
         assert missing == {"pooler.dense.weight", "pooler.dense.bias"}
-        assert reported(said) == {"MISSING": missing | drawn}
-        with warnings_of(caplog) as said:
+        assert reported(messages) == {"MISSING": missing | drawn}
+        with logged_warnings(caplog) as messages:
             transformers.AutoModel.from_pretrained(folder, add_pooling_layer=False)
     else:
         assert not missing
-    assert reported(said) == ({"MISSING": drawn} if drawn else {})
-    assert len(said) == bool(drawn)
+    assert reported(messages) == ({"MISSING": drawn} if drawn else {})
+    assert len(messages) == bool(drawn)
 
 
 @pytest.mark.parametrize(("family", "head"), long_unless(lambda family, head: family in ("bert", "modernbert"), HEADS))
@@ -103,54 +103,54 @@ def test_export_with_one_head_round_trips(transformers, tmp_path, family, head):
     model = family_model(tmp_path / "run", family)
     form = load_format("huggingface").with_head(head)
     folder = form.export(model, tmp_path / "out", form.vectors(model, None, False))
-    found = form.compare(model, Path(folder), form.vectors(model, None, False))
-    wanted = {"hidden states"} | {
+    difference = form.compare(model, Path(folder), form.vectors(model, None, False))
+    expected = {"hidden states"} | {
         f"{one.removesuffix('_head').upper()} logits" for one in hf_classes(model.config.model)[head].outputs
     }
-    assert set(found.values) == wanted and found.largest < 5e-6
+    assert set(difference.values) == expected and difference.largest < 5e-6
     whole, part = (
         load_file(Path(one) / "model.safetensors") for one in (export_huggingface(model, tmp_path / "all"), folder)
     )
     prefix = get_family(family).huggingface.prefix if head == "encoder" else ""
     assert part and all(np.array_equal(array, whole[prefix + name]) for name, array in part.items())
     back = read_huggingface(folder)
-    kept = back.params.keys() - {*get_family(family).heads}
+    modules = back.params.keys() - {*get_family(family).heads}
     assert back.config == model.config.model
     jax.tree.map(
         np.testing.assert_array_equal,
-        *({name: of[name] for name in kept} for of in (back.params, jax.device_get(model.params))),
+        *({name: params[name] for name in modules} for params in (back.params, jax.device_get(model.params))),
     )
 
 
 def test_report_of_another_class_is_not_silenced(transformers, tmp_path, caplog):
-    """The patterns of what may be left over are attributes of transformers' classes, and BERT's have none."""
+    """Patterns of ignored keys are attributes of transformers' classes, and BERT's classes have none."""
     model = family_model(tmp_path / "run", "bert")
     folder = export_huggingface(model, tmp_path / "out")
     for head in hf_classes(model.config.model):
-        with warnings_of(caplog) as said:
+        with logged_warnings(caplog) as messages:
             network = getattr(transformers, LOADERS[head]).from_pretrained(folder)
         assert not type(network)._keys_to_ignore_on_load_unexpected
         modules = {"pretraining": set(), "mlm": {"bert.pooler", "cls.seq_relationship"}, "nsp": {"cls.predictions"}}
-        left = {".".join(key.split(".")[:2]) for key in reported(said).get("UNEXPECTED", ())}
+        left = {".".join(key.split(".")[:2]) for key in reported(messages).get("UNEXPECTED", ())}
         assert left == modules.get(head, {"cls.predictions", "cls.seq_relationship"})
-    # Neither a key of `config.json` nor the metadata of the weights is read for it.
+    # transformers does not read such patterns from `config.json`.
     config = folder / "config.json"
     config.write_text(config.read_text().replace("{", '{"_keys_to_ignore_on_load_unexpected": ["cls"],', 1))
-    with warnings_of(caplog) as said:
+    with logged_warnings(caplog) as messages:
         transformers.AutoModel.from_pretrained(folder)
-    assert len(reported(said)["UNEXPECTED"]) == 7
+    assert len(reported(messages)["UNEXPECTED"]) == 7
 
 
 def test_export_head_option(tmp_path, monkeypatch, capsys):
     model = family_model(tmp_path / "run", "albert")
     monkeypatch.setattr("bertjax.convert.sources.load_run", lambda name: model)
     assert main(["export", "run", "--head", "mlm", "--output", str(tmp_path / "out")]) == 0
-    shown = capsys.readouterr().out
-    assert "next: transformers.AlbertForMaskedLM.from_pretrained(" in shown
+    output = capsys.readouterr().out
+    assert "next: transformers.AlbertForMaskedLM.from_pretrained(" in output
     card = (tmp_path / "out" / "README.md").read_text()
-    assert "AlbertForMaskedLM.from_pretrained(folder)" in card and "this class's head alone" in card
+    assert "AlbertForMaskedLM.from_pretrained(folder)" in card and "only this class's head" in card
     for options, message in (
-        (["--head", "nsp"], "--head nsp: transformers has no class of the family 'albert' with this head alone"),
+        (["--head", "nsp"], "--head nsp: transformers has no class of the family 'albert' with only this head"),
         (["--head", "mlm", "--to", "tf1"], "--head mlm: --to tf1 writes all heads or none"),
     ):
         assert main(["export", "run", *options, "--output", str(tmp_path / "other")]) == 1

@@ -1,4 +1,4 @@
-"""A model of every family goes to each format and back: equal ids and outputs, no missing and no unexpected tensor."""
+"""Every family exports to each format and back: equal ids and outputs, no missing and no unexpected tensors."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ OTHERS = [name for name in IN_TRANSFORMERS if name != "bert"]
 
 
 def has_graph(config: ModelConfig, kind: str = "") -> bool:
-    """Whether the exporter to ONNX has all that a network computes, with the head of a kind of task."""
+    """Whether ONNX supports a network with the head of a kind of task."""
     marks = config.global_tokens == "marked" and kind and get_kind(kind).global_tokens is not None
     return not config.attention_block and not marks
 
@@ -67,15 +67,15 @@ def folder(model: TrainedModel, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return export_huggingface(model, tmp_path_factory.mktemp("exported") / "out")
 
 
-def test_transformers_loads_every_tensor_and_computes_the_same(model: TrainedModel, folder: Path) -> None:
+def test_transformers_loads_exports_and_computes_the_same(model: TrainedModel, folder: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    found = compare_with_transformers(model, folder)
+    difference = compare_with_transformers(model, folder)
     head = "MLM" if "mlm_head" in get_family(model.config.model.family).heads else "RTD"
-    told = f"{head} logits" if hf_class(model.config.model).outputs else "hidden states"
-    assert found is not None and found.largest < 5e-6 and told in found.values
+    output = f"{head} logits" if hf_class(model.config.model).outputs else "hidden states"
+    assert difference is not None and difference.largest < 5e-6 and output in difference.values
     kind = getattr(transformers, architecture(model.config.model))
     _, loaded = kind.from_pretrained(folder, output_loading_info=True)
-    drawn = tuple(FAMILIES[model.config.model.family].huggingface.drawn)  # parts that transformers alone has
+    drawn = tuple(FAMILIES[model.config.model.family].huggingface.drawn)  # parts that only transformers has
     assert all(key.startswith(drawn) for key in loaded["missing_keys"])
     assert not loaded["unexpected_keys"] and not loaded["mismatched_keys"]
     card = (folder / "README.md").read_text(encoding="utf-8")
@@ -85,31 +85,31 @@ def test_transformers_loads_every_tensor_and_computes_the_same(model: TrainedMod
 
 def test_family_round_trips(model: TrainedModel, folder: Path, tmp_path: Path) -> None:
     back = read_huggingface(folder)
-    # transformers has no class with SpanBERT's second head, nor with that of DeBERTa v3, which the run keeps.
-    lost = {name: module_label(name) for name in left_out(model.config.model)}
-    assert back.config == model.config.model and back.drawn == tuple(lost.values())
+    # transformers has no class with SpanBERT's second head or DeBERTa v3's head; the run keeps them.
+    left_out_labels = {name: module_label(name) for name in left_out(model.config.model)}
+    assert back.config == model.config.model and back.drawn == tuple(left_out_labels.values())
     assert back.tokenizer.fingerprint == model.tokenizer.fingerprint
     assert back.params.keys() == model.params.keys()
-    for name in model.params.keys() - lost:
+    for name in model.params.keys() - left_out_labels:
         jax.tree.map(np.testing.assert_array_equal, back.params[name], jax.device_get(model.params[name]))
     again = export_huggingface(replace(model, params=jax.device_put(back.params)), tmp_path / "again")
     ours, theirs = load_file(again / "model.safetensors"), load_file(folder / "model.safetensors")
     assert ours.keys() == theirs.keys() and all(np.array_equal(ours[key], theirs[key]) for key in ours)
 
 
-def test_the_count_of_parameters_leaves_padding_out(
+def test_parameter_count_excludes_padding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     model = family_model(tmp_path / "run", "roberta")
     folder = export_huggingface(model, tmp_path / "out")
     assert main(["import", f"hf:{folder}", "--output", "imported"]) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     shapes = abstract_network(replace(model.config.model, vocab_pad_multiple=1))[1]
     count = sum(leaf.size for leaf in jax.tree.leaves(shapes))
-    assert f"{count:,} parameters" in said and "compared with transformers on real text" in said
+    assert f"{count:,} parameters" in output and "compared with transformers on real text" in output
     assert read_source(f"hf:{folder}").num_parameters == count < sum(x.size for x in jax.tree.leaves(model.params))
-    assert "2 rows of the position table" in said
+    assert "2 rows of the position table" in output
 
 
 def test_generator_is_exported_as_its_own_model(
@@ -121,40 +121,40 @@ def test_generator_is_exported_as_its_own_model(
     write_run(both)
     assert main(["export", "run", "--generator"]) == 0 and main(["export", "run"]) == 0
     assert capsys.readouterr().out.count("compared with transformers on real text") == 2
-    written = {name: read_huggingface(Path("run") / name) for name in ("huggingface-generator", "huggingface")}
-    of_generator, of_discriminator = written.values()
-    assert of_generator.config == both.generator.config.model and of_generator.config.hidden_size == 4
-    jax.tree.map(np.testing.assert_array_equal, of_generator.params, jax.device_get(both.generator.params))
-    named = json.loads(Path("run/huggingface-generator/config.json").read_text())["architectures"]
-    assert named == ["ElectraForMaskedLM"]
-    assert of_discriminator.config == replace(both.config.model, generator_width=0.0)
-    assert "mlm_head" not in of_discriminator.params
+    exports = {name: read_huggingface(Path("run") / name) for name in ("huggingface-generator", "huggingface")}
+    generator, discriminator = exports.values()
+    assert generator.config == both.generator.config.model and generator.config.hidden_size == 4
+    jax.tree.map(np.testing.assert_array_equal, generator.params, jax.device_get(both.generator.params))
+    architectures = json.loads(Path("run/huggingface-generator/config.json").read_text())["architectures"]
+    assert architectures == ["ElectraForMaskedLM"]
+    assert discriminator.config == replace(both.config.model, generator_width=0.0)
+    assert "mlm_head" not in discriminator.params
     write_run(family_model(Path("alone"), "electra"))
     assert main(["export", "alone", "--generator"]) != 0
     assert "--generator: alone was trained without one; leave it out" in capsys.readouterr().err
 
 
-def test_a_table_of_tasks_is_exported(tmp_path: Path) -> None:
+def test_task_type_table_is_exported(tmp_path: Path) -> None:
     model = family_model(tmp_path / "run", "ernie", task_type_vocab_size=3)
     folder = export_huggingface(model, tmp_path / "out")
-    found = compare_with_transformers(model, folder)
-    assert found is not None and found.largest < 5e-6
+    difference = compare_with_transformers(model, folder)
+    assert difference is not None and difference.largest < 5e-6
     back = read_huggingface(folder)
     assert back.config == model.config.model
     jax.tree.map(np.testing.assert_array_equal, back.params, jax.device_get(model.params))
     pytest.importorskip("onnxruntime")
-    found = compare_with_onnxruntime(model, export_onnx(model, tmp_path / "onnx", "mean", True), "mean", True)
-    assert found is not None and found.largest < 5e-6
+    difference = compare_with_onnxruntime(model, export_onnx(model, tmp_path / "onnx", "mean", True), "mean", True)
+    assert difference is not None and difference.largest < 5e-6
 
 
-def cells_of_heads() -> Iterator[Any]:
-    """Every family with every head of a task; in the suite the first, as test_task_exports.py has all heads of BERT."""
+def head_cases() -> Iterator[Any]:
+    """Every family with every task head; the suite runs the first, since test_task_exports.py has all heads of BERT."""
     for member, (number, head) in itertools.product(members(), enumerate(HEADS.items())):
         (family,) = member.values
         yield pytest.param(family, *head, marks=[*member.marks, *[pytest.mark.long] * (number > 0)])
 
 
-@pytest.mark.parametrize(("family", "head", "labels"), [*cells_of_heads()])
+@pytest.mark.parametrize(("family", "head", "labels"), [*head_cases()])
 def test_task_heads_equal_transformers(family: str, head: str, labels: int, tmp_path: Path) -> None:
     from exported_models import fine_tuned_model
 
@@ -168,20 +168,20 @@ def test_task_heads_equal_transformers(family: str, head: str, labels: int, tmp_
             export_huggingface(model, tmp_path / "out")
         return
     folder = export_huggingface(model, tmp_path / "out")
-    found = compare_with_transformers(model, folder)
+    difference = compare_with_transformers(model, folder)
     exact = None if head != "choice" else exact_logits(model, folder)
     if exact is None:
-        assert found is not None and found.largest < 5e-6
+        assert difference is not None and difference.largest < 5e-6
     else:
         ours = our_outputs(model, pair_batch(model, PAIRS))["logits"]
         assert relative_size(ours - exact, exact) < 5e-6
-    assert found is not None and ("logits" in found.values) == (head != "vector")
+    assert difference is not None and ("logits" in difference.values) == (head != "vector")
     _, loaded = getattr(transformers, architecture(model.config.model)).from_pretrained(
         folder, output_loading_info=True
     )
-    known = FAMILIES[family].huggingface
-    prefix = known.prefix if hf_class(model.config.model).bare else ""
-    assert all((prefix + key).startswith(tuple(known.drawn)) for key in loaded["missing_keys"])
+    hf = FAMILIES[family].huggingface
+    prefix = hf.prefix if hf_class(model.config.model).bare else ""
+    assert all((prefix + key).startswith(tuple(hf.drawn)) for key in loaded["missing_keys"])
     assert not loaded["unexpected_keys"]
     back = read_huggingface(folder)
     if head == "vector":
@@ -191,21 +191,21 @@ def test_task_heads_equal_transformers(family: str, head: str, labels: int, tmp_
     jax.tree.map(np.testing.assert_array_equal, back.params, jax.device_get(model.params))
     pytest.importorskip("onnxruntime")
     if not has_graph(fields, head):
-        refused = r"--to onnx: model\..*: (bertjax writes no such graph; export to|no input says which tokens)"
-        with pytest.raises(ValueError, match=refused):
+        message = r"--to onnx: model\..*: (not supported by this format; export to|the export has no input)"
+        with pytest.raises(ValueError, match=message):
             export_onnx(model, tmp_path / "onnx")
         return
-    written = export_onnx(model, tmp_path / "onnx")
-    found = compare_with_onnxruntime(model, written)
+    onnx_folder = export_onnx(model, tmp_path / "onnx")
+    difference = compare_with_onnxruntime(model, onnx_folder)
     if exact is None:
-        assert found is not None and found.largest < 5e-6
+        assert difference is not None and difference.largest < 5e-6
     else:
         batch = {name: pair_batch(model, PAIRS)[name] for name in input_names(model.config.model)}
-        assert relative_size(load_onnx(Path(str(written)))(batch)["logits"] - exact, exact) < 5e-6
+        assert relative_size(load_onnx(Path(str(onnx_folder)))(batch)["logits"] - exact, exact) < 5e-6
 
 
 def exact_logits(model: TrainedModel, folder: Path) -> np.ndarray:
-    """transformers' logits in float64: a choice has one number, which may be near 0 and then shows any rounding."""
+    """transformers' logits in float64: a choice has one logit, which may be near 0, where rounding shows."""
     import transformers
 
     network = getattr(transformers, architecture(model.config.model)).from_pretrained(folder).double().eval()
@@ -221,29 +221,31 @@ def relative_size(difference: np.ndarray, reference: np.ndarray) -> float:
 @pytest.mark.parametrize(
     "pooling", ["mean", *(pytest.param(name, marks=pytest.mark.long) for name in ("cls", "max", "pooler"))]
 )
-def test_vectors_are_those_of_onnxruntime_and_transformers(model: TrainedModel, pooling: str, tmp_path: Path) -> None:
+def test_vectors_equal_onnxruntime_and_transformers(model: TrainedModel, pooling: str, tmp_path: Path) -> None:
     if pooling == "pooler" and "pooler" not in model.params:
-        with pytest.raises(ValueError, match=r"pooling=pooler|writes no such graph"):
+        with pytest.raises(ValueError, match=r"pooling=pooler|not supported by this format"):
             export_onnx(model, tmp_path / "onnx", pooling, True)
         with pytest.raises(ValueError, match="pooling=pooler"):
             export_sentence_transformers(model, tmp_path / "st", pooling, True)
         return
     pytest.importorskip("onnxruntime")
     if has_graph(model.config.model):
-        found = compare_with_onnxruntime(model, export_onnx(model, tmp_path / "onnx", pooling, True), pooling, True)
-        assert found is not None and found.largest < 5e-6
+        difference = compare_with_onnxruntime(
+            model, export_onnx(model, tmp_path / "onnx", pooling, True), pooling, True
+        )
+        assert difference is not None and difference.largest < 5e-6
     folder = export_sentence_transformers(model, tmp_path / "st", pooling, True)
-    found = compare_with_sentence_transformers(model, folder, pooling, True)
-    assert found is not None and found.largest < 5e-6
+    difference = compare_with_sentence_transformers(model, folder, pooling, True)
+    assert difference is not None and difference.largest < 5e-6
 
 
 @pytest.mark.long  # the suite has the library in test_vector_exports.py
-def test_sentence_transformers_itself_makes_the_same_vectors(model: TrainedModel, folder: Path, tmp_path: Path) -> None:
+def test_vectors_equal_sentence_transformers(model: TrainedModel, folder: Path, tmp_path: Path) -> None:
     library = pytest.importorskip("sentence_transformers")
     from bertjax.loaded import open_model
 
     exported = export_sentence_transformers(model, tmp_path / "st", "mean", True)
-    # With blocks, transformers computes a text otherwise after a short one, and beside a longer one.
+    # With blocks, transformers' vector of a text depends on shorter texts before it and longer ones in its batch.
     batches = [[text] for text in TEXTS] if model.config.model.attention_block else [TEXTS]
     theirs = np.concatenate(
         [library.SentenceTransformer(str(exported), device="cpu").encode(batch) for batch in batches]
@@ -254,7 +256,7 @@ def test_sentence_transformers_itself_makes_the_same_vectors(model: TrainedModel
 
 
 @pytest.mark.parametrize("family", members(OTHERS))
-def test_google_research_bert_has_no_other_family(family: str, tmp_path: Path) -> None:
+def test_export_tensorflow_refuses_other_families(family: str, tmp_path: Path) -> None:
     from exported_models import wordpiece
 
     model = family_model(tmp_path / "run", family)
@@ -263,16 +265,16 @@ def test_google_research_bert_has_no_other_family(family: str, tmp_path: Path) -
     assert not (tmp_path / "out").exists()
 
 
-def test_the_exported_tokenizer_lays_pairs_out_as_the_family(model: TrainedModel, folder: Path) -> None:
+def test_exported_tokenizer_has_the_template_of_the_family(model: TrainedModel, folder: Path) -> None:
     transformers = pytest.importorskip("transformers")
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     tokenizer, template = model.tokenizer, FAMILIES[model.config.model.family].template
     for first, second in itertools.pairwise(TEXTS):
         a, b = (ids.tolist() for ids in tokenizer.encode_sentences([first, second]))
-        wanted = [tokenizer.cls_id, *a, *[tokenizer.sep_id] * template.separators, *b, tokenizer.sep_id]
-        found = theirs(first, second)
-        assert found["input_ids"] == wanted
-        assert ("token_type_ids" in found) == template.token_types
+        expected = [tokenizer.cls_id, *a, *[tokenizer.sep_id] * template.separators, *b, tokenizer.sep_id]
+        row = theirs(first, second)
+        assert row["input_ids"] == expected
+        assert ("token_type_ids" in row) == template.token_types
     masked = theirs(f"the {theirs.mask_token} of", add_special_tokens=False)["input_ids"]
     the, of = tokenizer.encode_sentences(["the", " of"])
     assert masked == [*the, tokenizer.mask_id, *of]  # the mask takes the space on its left
@@ -286,7 +288,7 @@ def test_the_exported_tokenizer_lays_pairs_out_as_the_family(model: TrainedModel
         ("deberta-v2", "spm.model", "DebertaV2Tokenizer"),
     ],
 )
-def test_published_pieces_have_the_ids_of_transformers(family: str, file: str, kind: str, tmp_path: Path) -> None:
+def test_sentencepiece_ids_equal_transformers(family: str, file: str, kind: str, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     (tmp_path / file).write_bytes(piece_model(begins=PIECES[family][3]))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind}))
@@ -299,7 +301,7 @@ def test_published_pieces_have_the_ids_of_transformers(family: str, file: str, k
     assert ours.fingerprint != tokenizer_of("bert").fingerprint
 
 
-def test_model_file_of_deberta_gets_a_mask_behind_its_pieces(tmp_path: Path) -> None:
+def test_deberta_model_file_gets_a_mask_token(tmp_path: Path) -> None:
     library = pytest.importorskip("sentencepiece")
     content = piece_model(begins=PIECES["deberta-v2"][3])
     (tmp_path / "spm.model").write_bytes(content)
@@ -317,10 +319,10 @@ def test_enhanced_decoder_is_left_out_of_exports(tmp_path: Path) -> None:
     assert config["architectures"] == ["DebertaModel"]
     assert not [name for name in load_file(folder / "model.safetensors") if "lm_predictions" in name]
     card = (folder / "README.md").read_text()
-    assert "with no head of pretraining; not in it, but in the run: MLM head, MASK decoder" in card
+    assert "with no pretraining head; in the run, but not in this export: MLM head, MASK decoder" in card
     assert "transformers has no enhanced mask decoder" in card and "fill-mask" not in card
-    found = compare_with_transformers(model, folder)
-    assert found is not None and found.largest < 5e-6 and set(found.values) == {"hidden states"}
+    difference = compare_with_transformers(model, folder)
+    assert difference is not None and difference.largest < 5e-6 and set(difference.values) == {"hidden states"}
     back = read_huggingface(folder)
     assert back.drawn == ("MLM head",) and back.config == replace(model.config.model, mlm_decoder="plain")
 
@@ -331,7 +333,7 @@ def test_folder_without_a_vocabulary_is_refused(tmp_path: Path) -> None:
         read_tokenizer(tmp_path, "bert")
 
 
-def test_an_encoder_alone_and_a_masked_model_come_in(model: TrainedModel, folder: Path, tmp_path: Path) -> None:
+def test_import_reads_bare_encoders_and_masked_models(model: TrainedModel, folder: Path, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     head = "MLM head" if "mlm_head" in get_family(model.config.model.family).heads else "RTD head"
     has_class = bool(hf_class(model.config.model).outputs)
@@ -342,14 +344,14 @@ def test_an_encoder_alone_and_a_masked_model_come_in(model: TrainedModel, folder
         for path in folder.iterdir():
             if "token" in path.name or path.suffix in (".txt", ".model") or path.name == "vocab.json":
                 shutil.copy(path, tmp_path / "theirs")
-        found = read_source(f"hf:{tmp_path / 'theirs'}")
-        assert drawn == {head} & set(found.drawn)
-        jax.tree.map(np.testing.assert_array_equal, found.params["encoder"], jax.device_get(model.params["encoder"]))
-        assert found.fills_masks == (not drawn)
+        imported = read_source(f"hf:{tmp_path / 'theirs'}")
+        assert drawn == {head} & set(imported.drawn)
+        jax.tree.map(np.testing.assert_array_equal, imported.params["encoder"], jax.device_get(model.params["encoder"]))
+        assert imported.fills_masks == (not drawn)
         assert json.loads((tmp_path / "theirs" / "config.json").read_text())["architectures"] == [type(theirs).__name__]
 
 
-def test_the_card_names_the_family_and_what_it_says_to_run_runs(model: TrainedModel, folder: Path) -> None:
+def test_card_names_the_family_and_its_code_runs(model: TrainedModel, folder: Path) -> None:
     pytest.importorskip("transformers")
     hub = pytest.importorskip("huggingface_hub", reason="needs huggingface_hub")
     family = FAMILIES[model.config.model.family]

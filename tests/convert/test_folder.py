@@ -1,4 +1,4 @@
-"""A folder of an export is there whole and proven, and one process at a time writes it."""
+"""Export folders appear complete and verified, and one process at a time writes them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from bertjax.storage.remote import RemotePath
 
 pytestmark = pytest.mark.run
 
-# What a process does that was killed while it wrote `folder`.
+# Script of a process that is killed while it writes a folder.
 WRITING = """
 import fcntl, pathlib, sys, time
 target = pathlib.Path(sys.argv[1])
@@ -41,14 +41,14 @@ print("writing", flush=True)
 time.sleep(60)
 """
 
-# That compare an export, beyond those that write it.
+# Packages that compare an export, besides those that write it.
 COMPARED_BY = {"huggingface": ("torch", "transformers"), "sentence-transformers": ("torch", "transformers")}
 COMPARED_BY |= {"tf1": ("tensorflow",), "onnx": ("onnxruntime",)}
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A model's run, and that of one whose outputs overflow in any system, and so equal none."""
+    """A run, and a run whose outputs overflow in any system and therefore never compare as equal."""
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
     good, bad = (
         trained_model(tmp_path_factory.mktemp("runs") / "run", hidden_act="gelu_tanh", **sizes) for _ in range(2)
@@ -72,7 +72,7 @@ def write(target: Path, text: str) -> None:
 
 
 def files(folder: Path) -> dict[str, str]:
-    """Hidden ones too."""
+    """Texts of all files, including hidden ones."""
     return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
 
 
@@ -80,7 +80,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_who_comes_second_is_refused_and_breaks_nothing(tmp_path: Path) -> None:
+def test_second_writer_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     target = tmp_path / "below" / "export"
     with written_whole(target, "last") as partial:
         (partial / "first").write_text("one")
@@ -92,7 +92,7 @@ def test_who_comes_second_is_refused_and_breaks_nothing(tmp_path: Path) -> None:
     assert files(tmp_path) == {"below/export/last": "two"}
 
 
-def test_what_a_killed_process_left_is_cleared(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_process_are_cleared(tmp_path: Path) -> None:
     target = tmp_path / "export"
     with subprocess.Popen([sys.executable, "-c", WRITING, target], stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None and other.stdout.readline() == "writing\n"
@@ -104,7 +104,7 @@ def test_what_a_killed_process_left_is_cleared(tmp_path: Path) -> None:
     assert files(tmp_path) == {"export/last": "ours"} and [path.name for path in tmp_path.iterdir()] == ["export"]
 
 
-def test_after_an_error_nothing_has_changed(tmp_path: Path) -> None:
+def test_written_whole_changes_nothing_after_an_error(tmp_path: Path) -> None:
     write(tmp_path / "export", "before")
     with pytest.raises(OSError, match="full"), written_whole(tmp_path / "export", "last") as partial:
         (partial / "last").write_text("after")
@@ -116,13 +116,13 @@ def test_after_an_error_nothing_has_changed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", long_unless(lambda name: name in ("huggingface", "onnx", "tf1"), ((name,) for name in FORMATS))
 )
-def test_an_export_with_other_outputs_is_not_published(
+def test_export_with_different_outputs_is_not_published(
     name: str, runs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for package in (*(package for package, _ in FORMATS[name].needs), *COMPARED_BY.get(name, ())):
         pytest.importorskip(package, reason=f"needs {package}")
     good, bad = runs
-    replaces = name != "tf1"  # which refuses any folder that is there
+    replaces = name != "tf1"  # tf1 refuses any existing folder
     command = ["--to", name, "--output", str(tmp_path / "out"), "--overwrite"]
     if replaces:
         assert main(["export", str(good), *command]) == 0
@@ -130,13 +130,13 @@ def test_an_export_with_other_outputs_is_not_published(
     assert bool(before) == replaces
     assert main(["export", str(bad), *command]) == 1
     assert contents(tmp_path) == before and len(list(tmp_path.iterdir())) == replaces
-    said = capsys.readouterr().err
-    assert f"bertjax export: export to {tmp_path / 'out'}: " in said
-    assert " computes other outputs, off by " in said and "nan" in said and "; nothing there was changed" in said
+    error = capsys.readouterr().err
+    assert f"bertjax export: export to {tmp_path / 'out'}: " in error
+    assert " computes different outputs: " in error and "nan" in error and "; nothing there was changed" in error
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_an_export_with_other_outputs_is_not_uploaded(runs: tuple[Path, Path]) -> None:
+def test_export_with_different_outputs_is_not_uploaded(runs: tuple[Path, Path]) -> None:
     good, bad = runs
     target = RemotePath("memory://unproven/out")
     command = ["--to", "stablehlo", "--output", str(target), "--overwrite"]
@@ -148,18 +148,18 @@ def test_an_export_with_other_outputs_is_not_uploaded(runs: tuple[Path, Path]) -
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets two folders change places in one step")
-def test_there_is_an_export_at_every_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_target_exists_at_every_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "export", "before")
-    there: list[str] = []
+    contents_seen: list[str] = []
 
-    def watched(self: Path, to: Path) -> Path:
+    def rename(self: Path, to: Path) -> Path:
         os.rename(self, to)
-        there.append(files(tmp_path).get("export/last", "none"))
+        contents_seen.append(files(tmp_path).get("export/last", "none"))
         return to
 
-    monkeypatch.setattr(Path, "rename", watched)
+    monkeypatch.setattr(Path, "rename", rename)
     write(tmp_path / "export", "after")
-    assert "none" not in there and files(tmp_path) == {"export/last": "after"}
+    assert "none" not in contents_seen and files(tmp_path) == {"export/last": "after"}
 
 
 def test_killed_process_loses_no_export_without_swap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +183,7 @@ def test_full_disk_is_reported(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_filesystem_may_know_no_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_filesystem_without_locks_is_supported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(code: int) -> Callable[..., None]:
         def flock(*_: object) -> None:
             raise OSError(code, os.strerror(code))

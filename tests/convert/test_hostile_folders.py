@@ -1,4 +1,4 @@
-"""Folders of other systems whose JSON has other values than it should: read, or refused in one ValueError."""
+"""Folders of other systems with wrong values in their JSON are read, or refused in one ValueError."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WRONG = [None, True, -1, 0, 3, 0.5, 1e30, "x", [], [[1]], ["a"], {}, {"a": 1}, {
 
 
 def places(tree: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The paths of all values of a document, itself first."""
+    """Yield the paths of all values in a document, the root first."""
     yield at
     if isinstance(tree, dict | list):
         for key, part in tree.items() if isinstance(tree, dict) else enumerate(tree):
@@ -32,7 +32,7 @@ def places(tree: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def changed(tree: Any, at: tuple[Any, ...], value: Any) -> Any:
-    """A copy with another value at a path."""
+    """Copy a document with another value at a path."""
     if not at:
         return value
     tree = copy.deepcopy(tree)
@@ -59,9 +59,9 @@ def test_any_value_in_config_json_is_read_or_refused(family: str) -> None:
     assert refused > 50
 
 
-def test_modernberts_keys_are_named_by_their_path() -> None:
+def test_modernbert_errors_name_the_key() -> None:
     values = to_config_json(small("modernbert"), SPECIAL)
-    for at, value, said in (
+    for at, value, message in (
         (("rope_parameters",), 3, "rope_parameters is 3, not a mapping or null"),
         (("rope_parameters", "full_attention"), "x", "rope_parameters is a mapping of 2, not a mapping or null"),
         (("num_hidden_layers",), "22", "num_hidden_layers is '22', which is not a sensible number"),
@@ -71,22 +71,22 @@ def test_modernberts_keys_are_named_by_their_path() -> None:
     ):
         with pytest.raises(ValueError) as caught:
             from_config_json(changed(values, at, value), "config.json")
-        assert said in str(caught.value)
+        assert message in str(caught.value)
 
 
-def test_mpnet_has_its_padding_where_transformers_looks_for_it() -> None:
+def test_mpnet_requires_transformers_padding_id() -> None:
     values = to_config_json(small("mpnet"), SPECIAL)
-    with pytest.raises(ValueError, match=r"config\.json: pad_token_id is 0; transformers' MPNet takes 1 for padding"):
+    with pytest.raises(ValueError, match=r"config\.json: pad_token_id is 0; transformers' MPNet always pads with 1"):
         from_config_json(values | {"pad_token_id": 0}, "config.json")
-    with pytest.raises(ValueError, match=r"pad_token_id is 15; .* use a vocabulary with its padding token there"):
+    with pytest.raises(ValueError, match=r"pad_token_id is 15; .* use a vocabulary whose padding token has that id"):
         to_config_json(small("mpnet"), SPECIAL | {"pad": 15})
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("hostile")
-    export_huggingface(trained_model(made / "run"), made / "exported")
-    return made / "exported"
+    directory = tmp_path_factory.mktemp("hostile")
+    export_huggingface(trained_model(directory / "run"), directory / "exported")
+    return directory / "exported"
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
@@ -118,10 +118,10 @@ def test_malformed_json_is_refused_by_file_name(folder: Path, tmp_path: Path, na
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_zip_with_malformed_pickle_is_refused(tmp_path: Path, count: int) -> None:
-    """What a pickle takes from the stack has to be there."""
+    """Instructions that pop missing or wrong values from the stack are refused."""
     path = tmp_path / "pytorch_model.bin"
     for instructions in (b"\x80\x02t.", b"\x80\x02u.", b"\x80\x02e.", b"\x80\x02(0t.", b"\x80\x02}q\x00u.", b"."):
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr("archive/data.pkl", instructions[:2] + b"}" * count + instructions[2:])
-        with pytest.raises(ValueError, match=r"weights .*pytorch_model\.bin: not a file of torch\.save that can be"):
+        with pytest.raises(ValueError, match=r"weights .*pytorch_model\.bin: not a readable file of torch\.save"):
             read_torch_tensors(path)

@@ -1,4 +1,4 @@
-"""The exported folder: loaded by transformers as what it is, the same bytes each time, nobody's files lost for it."""
+"""The exported folder: transformers loads it, its bytes are reproducible, and it overwrites no other files."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_the_folder_holds_what_hugging_face_reads(exported):
+def test_folder_has_the_files_of_hugging_face(exported):
     model, folder = exported
     assert sorted(contents(folder)) == sorted((*FILES, "vocab.txt"))
     config = json.loads((folder / "config.json").read_bytes())
@@ -70,18 +70,18 @@ def test_the_folder_holds_what_hugging_face_reads(exported):
 
 
 @pytest.mark.parametrize("hidden_act", ["gelu", "gelu_tanh"])
-def test_logits_equal_those_of_transformers(transformers, tmp_path, hidden_act):
+def test_logits_equal_transformers(transformers, tmp_path, hidden_act):
     model = trained_model(tmp_path / "run", hidden_act=hidden_act, dtype="bfloat16")
-    found = compare_with_transformers(model, export_huggingface(model, tmp_path / "out"))
-    assert list(found.values) == ["hidden states", "MLM logits", "NSP logits"]
-    assert found.largest < 2e-6
-    assert str(found).startswith("hidden states ")
+    difference = compare_with_transformers(model, export_huggingface(model, tmp_path / "out"))
+    assert list(difference.values) == ["hidden states", "MLM logits", "NSP logits"]
+    assert difference.largest < 2e-6
+    assert str(difference).startswith("hidden states ")
 
 
-def test_other_weights_or_another_gelu_are_found(transformers, exported):
+def test_comparison_detects_another_gelu_or_tokenizer(transformers, exported):
     model, folder = exported
     tanh = replace(model.config, model=replace(model.config.model, hidden_act="gelu_tanh"))
-    with pytest.raises(RuntimeError, match="other outputs"):
+    with pytest.raises(RuntimeError, match="different outputs"):
         compare_with_transformers(replace(model, config=tanh), folder)
     with pytest.raises(RuntimeError, match="tokenizer encodes"):
         compare_with_transformers(replace(model, tokenizer=wordpiece(lowercase=False)), folder)
@@ -94,13 +94,19 @@ def test_nothing_is_compared_without_transformers(exported, monkeypatch):
 
 def assert_auto_tokenizer_gives_our_ids(transformers, folder, ours, texts):
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
-    wanted = [[ours.cls_id, *ids.tolist(), ours.sep_id] for ids in ours.encode_sentences(texts)]
-    assert theirs(texts, verbose=False)["input_ids"] == wanted
+    expected = [[ours.cls_id, *ids.tolist(), ours.sep_id] for ids in ours.encode_sentences(texts)]
+    assert theirs(texts, verbose=False)["input_ids"] == expected
     special = [ours.pad_id, ours.unk_id, ours.cls_id, ours.sep_id, ours.mask_id]
     assert theirs.convert_tokens_to_ids(list(SPECIAL_TOKENS)) == special
-    named = (theirs.pad_token_id, theirs.unk_token_id, theirs.cls_token_id, theirs.sep_token_id, theirs.mask_token_id)
-    assert list(named) == special
-    return theirs, wanted
+    their_special = (
+        theirs.pad_token_id,
+        theirs.unk_token_id,
+        theirs.cls_token_id,
+        theirs.sep_token_id,
+        theirs.mask_token_id,
+    )
+    assert list(their_special) == special
+    return theirs, expected
 
 
 @pytest.mark.parametrize(("lowercase", "strip_accents"), list(itertools.product((True, False), repeat=2)))
@@ -132,19 +138,19 @@ def test_auto_tokenizer_gives_our_ids_on_real_text(transformers, tmp_path, real_
     assert_auto_tokenizer_gives_our_ids(transformers, folder, tokenizer, [*TEXTS, *lines])
 
 
-def test_the_same_model_gives_the_same_bytes(model, tmp_path):
+def test_export_is_reproducible(model, tmp_path):
     first = contents(export_huggingface(model, tmp_path / "one"))
     assert contents(export_huggingface(model, tmp_path / "somewhere" / "else")) == first
 
 
-def test_no_path_of_the_machine_gets_out(exported):
+def test_export_has_no_local_paths(exported):
     model, folder = exported
     for name, content in contents(folder).items():
         for private in ("secret", str(model.directory), str(folder)):
             assert private.encode() not in content, name
 
 
-def test_an_earlier_export_is_replaced(model, tmp_path):
+def test_earlier_export_is_replaced(model, tmp_path):
     folder = export_huggingface(model, tmp_path / "out")
     other = replace(model, step=900, params={**model.params, "pooler": _doubled(model.params["pooler"])})
     assert export_huggingface(other, tmp_path / "out") == folder
@@ -157,14 +163,14 @@ def _doubled(tree):
 
 
 @pytest.mark.parametrize("change", ["another file", "weights trained further", "no card", "a file of that name"])
-def test_what_is_not_an_export_of_ours_is_not_touched(model, tmp_path, change):
+def test_foreign_or_changed_folder_is_not_touched(model, tmp_path, change):
     folder = tmp_path / "out"
     if change == "a file of that name":
         folder.write_text("mine")
         message = "there is a file of that name"
     else:
         export_huggingface(model, folder)
-        message = "model.safetensors there is not the one its README.md speaks of"
+        message = "its model.safetensors does not match the digest in its README.md"
     if change == "another file":
         (folder / "notes.txt").write_text("mine")
         message = "holds notes.txt"
@@ -180,7 +186,7 @@ def test_what_is_not_an_export_of_ours_is_not_touched(model, tmp_path, change):
     assert (contents(folder) if folder.is_dir() else folder.read_text()) == before
 
 
-def test_the_card_has_the_figures_of_the_exported_step(model, tmp_path):
+def test_card_has_the_figures_of_the_exported_step(model, tmp_path):
     model.directory.mkdir()
     records = [
         {"step": 600, "eval/mlm_loss": 9.875},
@@ -199,7 +205,7 @@ def test_the_card_has_the_figures_of_the_exported_step(model, tmp_path):
     assert f"{parameters:,} parameters" in card
 
 
-def test_the_hub_reads_the_card(model, tmp_path, monkeypatch):
+def test_hub_parses_the_card(model, tmp_path, monkeypatch):
     hub = pytest.importorskip("huggingface_hub", reason="needs huggingface_hub")
     constants = pytest.importorskip("huggingface_hub.constants")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
@@ -210,7 +216,7 @@ def test_the_hub_reads_the_card(model, tmp_path, monkeypatch):
         config = replace(model.config, init_from=init_from, data=replace(model.config.data, sources=sources))
         text = model_card(replace(model, config=config), 10, "digest")
         assert "secret" not in text
-        return hub.ModelCard(text)  # checks nothing that the Hub does not
+        return hub.ModelCard(text)  # parses the card as the Hub does
 
     model.directory.mkdir(exist_ok=True)
     figures = {"step": model.step, "eval/mlm_loss": 4.5, "eval/mlm_accuracy": 0.25}
@@ -220,7 +226,7 @@ def test_the_hub_reads_the_card(model, tmp_path, monkeypatch):
     assert (read.data.base_model, read.data.license, read.data.library_name) == ("ada/base", None, "transformers")
     results = {one.metric_type: (one.metric_value, one.task_type) for one in read.data.eval_results}
     assert results["mlm_accuracy"] == (0.25, read.data.pipeline_tag) and len(results) == 2
-    assert card("hf:secret/folder").data.base_model is None  # a folder of this machine
+    assert card("hf:secret/folder").data.base_model is None  # a local folder
     unknown = card("", ("notes/", "text:enwik/*.txt")).data
     assert (unknown.language, unknown.datasets, unknown.license) == (None, None, "apache-2.0")
 
@@ -252,7 +258,7 @@ def test_card_names_the_untrained_nsp_head(model, tmp_path):
     assert "its head for the next sentence (NSP) was never trained" in card
 
 
-def test_no_file_of_the_machine_is_on_the_card(model):
+def test_card_names_no_local_files(model):
     source = "text:/secret/notes/*.txt"
     data = replace(
         model.config.data,
@@ -266,7 +272,7 @@ def test_no_file_of_the_machine_is_on_the_card(model):
     assert "secret" not in card and "'mask_probability': 0.3" in card
 
 
-PUBLIC = (  # keys with words that are no path and no name of a machine
+PUBLIC = (  # text keys without paths or names of machines
     *("name", "log", "profile", "model.family", "model.head"),
     *(
         "data.tokenizer",
@@ -283,17 +289,17 @@ PUBLIC = (  # keys with words that are no path and no name of a machine
 )
 
 
-def keys_of_words(of: type, before: str = "") -> Iterator[str]:
-    """The keys of a config whose values may be any text, or lists or tables of it."""
-    types = typing.get_type_hints(of)
-    for field in dataclasses.fields(of):
+def text_keys(config: type, before: str = "") -> Iterator[str]:
+    """Yield the keys of a config that take any text, or lists or tables of text."""
+    types = typing.get_type_hints(config)
+    for field in dataclasses.fields(config):
         kind = types[field.name]
         if dataclasses.is_dataclass(kind):
-            yield from keys_of_words(kind, f"{before}{field.name}.")
+            yield from text_keys(kind, f"{before}{field.name}.")
         elif "str" in str(kind) and "Literal" not in str(kind):
             yield before + field.name
 
 
-def test_every_key_of_words_is_public_or_not_on_the_card() -> None:
-    keys = {*keys_of_words(Config), *keys_of_words(FinetuneConfig)}
+def test_every_text_key_is_public_or_private() -> None:
+    keys = {*text_keys(Config), *text_keys(FinetuneConfig)}
     assert keys == {*PUBLIC, *_PRIVATE} and not {*PUBLIC} & {*_PRIVATE}

@@ -1,4 +1,4 @@
-"""The table of names: complete, in both directions the same bits, and clear about what does not fit."""
+"""The table of tensor names: complete, reversible bit for bit, and clear about mismatches."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def model(tmp_path_factory):
 
 
 @pytest.mark.parametrize("vocab_pad_multiple", [1, 128, 1000])
-def test_there_and_back_gives_the_same_bits(model, vocab_pad_multiple):
+def test_tensors_round_trip_for_any_padding(model, vocab_pad_multiple):
     config = replace(model.config.model, vocab_pad_multiple=vocab_pad_multiple)
     tensors = to_huggingface_tensors(model.params, config)
     assert {name: tensor.shape for name, tensor in tensors.items()} == their_shapes(config)
@@ -61,13 +61,13 @@ def test_there_and_back_gives_the_same_bits(model, vocab_pad_multiple):
         ),
     ],
 )
-def test_pretrain_names_a_head_that_tables_lack(
+def test_pretrain_names_heads_that_tables_lack(
     family: str, changes: dict, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    known = FAMILIES[family]
-    monkeypatch.setitem(FAMILIES, family, replace(known, huggingface=replace(known.transformers, **changes)))
+    definition = FAMILIES[family]
+    monkeypatch.setitem(FAMILIES, family, replace(definition, huggingface=replace(definition.transformers, **changes)))
     config = Config(
-        model=known.presets["base"],
+        model=definition.presets["base"],
         data=DataConfig(sources=(f"lines:{tmp_path / 'absent.txt'}",)),
         training=TrainingConfig(steps=20_000, objectives=("mlm",)),
         run_dir=str(tmp_path / "run"),
@@ -76,12 +76,12 @@ def test_pretrain_names_a_head_that_tables_lack(
         bertjax.pretrain(config)
 
 
-def test_the_feature_based_variant_is_none_of_transformers():
+def test_tensor_table_refuses_the_feature_based_tagger():
     with pytest.raises(ValueError, match=r"lstm_size=8: transformers has no such network"):
         tensor_table(ModelConfig(head="tokens", num_labels=2, lstm_size=8))
 
 
-def test_what_does_not_fit_is_named(model):
+def test_from_huggingface_tensors_names_mismatches(model):
     config = model.config.model
     tensors = to_huggingface_tensors(model.params, config)
     without = {name: tensor for name, tensor in tensors.items() if name != "bert.pooler.dense.bias"}
@@ -114,7 +114,7 @@ def test_from_config_json_reads_the_dropout_of_heads(family: str, key: str, valu
     assert TaskHead(config, config.hidden_size, 2, rngs=nnx.Rngs(0)).dropout_rate == rate
 
 
-def test_from_config_json_refuses_a_dropout_that_is_no_share() -> None:
+def test_from_config_json_refuses_invalid_dropout() -> None:
     written = to_config_json(small("bert"), {"pad": 0})
     with pytest.raises(ValueError, match="classifier_dropout is 'much', which is not a sensible number"):
         from_config_json(written | {"classifier_dropout": "much"}, "config.json")

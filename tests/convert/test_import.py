@@ -1,4 +1,4 @@
-"""Models of other systems come in, are what they were, and go out again with the same bits."""
+"""Imported models keep their bits and outputs, start other models, and export again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bertjax.__main__ import main
 from bertjax.cli import import_model
 from bertjax.config import ModelConfig
 from bertjax.convert import compare
-from bertjax.convert.adapt import _EQUAL, _NOTED, _SIZED, adapt
+from bertjax.convert.adapt import _EQUAL, _REPORTED, _SIZED, adapt
 from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.importer import read_huggingface
@@ -51,13 +51,13 @@ def foreign(model: TrainedModel) -> ForeignModel:
     return ForeignModel("here", model.config.model, model.tokenizer, params, (), ())
 
 
-def test_through_hugging_face_and_back_it_has_the_same_bits(model: TrainedModel, folder: Path, tmp_path: Path) -> None:
-    found = read_huggingface(folder)
-    assert_same(found.params, model.params)
-    assert found.config == model.config.model
-    assert found.tokenizer.fingerprint == model.tokenizer.fingerprint
-    assert not found.drawn and not found.notes
-    run = load_run(write_run(as_run(found, tmp_path / "run")))
+def test_huggingface_round_trip_keeps_the_bits(model: TrainedModel, folder: Path, tmp_path: Path) -> None:
+    imported = read_huggingface(folder)
+    assert_same(imported.params, model.params)
+    assert imported.config == model.config.model
+    assert imported.tokenizer.fingerprint == model.tokenizer.fingerprint
+    assert not imported.drawn and not imported.notes
+    run = load_run(write_run(as_run(imported, tmp_path / "run")))
     assert_same(run.params, model.params)
     assert run.step == 0
     again = read_source(str(tmp_path / "run"))
@@ -65,24 +65,24 @@ def test_through_hugging_face_and_back_it_has_the_same_bits(model: TrainedModel,
 
 
 @pytest.mark.parametrize("zipped", [True, False])
-def test_a_pickled_state_dict_comes_in_too(model: TrainedModel, folder: Path, tmp_path: Path, zipped: bool) -> None:
+def test_import_reads_pickled_state_dicts(model: TrainedModel, folder: Path, tmp_path: Path, zipped: bool) -> None:
     torch = pytest.importorskip("torch")
     shutil.copytree(folder, tmp_path / "bin")
     tensors = safetensors.numpy.load_file(folder / "model.safetensors")
     (tmp_path / "bin" / "model.safetensors").unlink()
-    # As it was published until 2019: other names for LayerNorm, buffers, the tied projection once more.
-    named = {
+    # As published until 2019: other names for LayerNorm, buffers, and a copy of the tied projection.
+    renamed = {
         k.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): v
         for k, v in tensors.items()
     }
-    state = {k: torch.from_numpy(v) for k, v in named.items()}
+    state = {k: torch.from_numpy(v) for k, v in renamed.items()}
     state["cls.predictions.decoder.weight"] = state["bert.embeddings.word_embeddings.weight"]
     state["bert.embeddings.position_ids"] = torch.arange(80)[None]
     torch.save(state, tmp_path / "bin" / "pytorch_model.bin", _use_new_zipfile_serialization=zipped)
     assert_same(read_huggingface(tmp_path / "bin").params, model.params)
 
 
-def test_an_encoder_alone_gets_heads_and_says_so(model: TrainedModel, folder: Path, tmp_path: Path) -> None:
+def test_import_of_a_bare_encoder_initialises_heads(model: TrainedModel, folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "encoder")
     tensors = safetensors.numpy.load_file(folder / "model.safetensors")
     bare = {
@@ -90,25 +90,25 @@ def test_an_encoder_alone_gets_heads_and_says_so(model: TrainedModel, folder: Pa
     }
     bare["classifier.weight"] = np.zeros((2, 32), np.float32)
     safetensors.numpy.save_file(bare, tmp_path / "encoder" / "model.safetensors")
-    found = read_huggingface(tmp_path / "encoder")
-    assert found.drawn == ("pooler", "MLM head", "NSP head")
-    assert found.notes == ("left out, not of a BertForPreTraining: classifier.weight",)
-    assert_same(found.params["encoder"], model.params["encoder"])
-    assert np.std(found.params["pooler"]["dense"]["kernel"]) > 0
+    imported = read_huggingface(tmp_path / "encoder")
+    assert imported.drawn == ("pooler", "MLM head", "NSP head")
+    assert imported.notes == ("left out, since BertForPreTraining has no such tensors: classifier.weight",)
+    assert_same(imported.params["encoder"], model.params["encoder"])
+    assert np.std(imported.params["pooler"]["dense"]["kernel"]) > 0
 
 
-def test_a_table_longer_than_the_vocabulary_is_cut(model: TrainedModel, folder: Path, tmp_path: Path) -> None:
+def test_import_drops_rows_beyond_the_vocabulary(model: TrainedModel, folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "padded")
     tensors = safetensors.numpy.load_file(folder / "model.safetensors")
     for name in ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias"):
         tensors[name] = np.concatenate([tensors[name], np.ones_like(tensors[name][:6])])
     safetensors.numpy.save_file(tensors, tmp_path / "padded" / "model.safetensors")
-    found = read_huggingface(tmp_path / "padded")
-    assert found.notes == ("6 rows of the word table beyond the vocabulary were left out",)
-    assert_same(found.params, model.params)
+    imported = read_huggingface(tmp_path / "padded")
+    assert imported.notes == ("6 rows of the word table beyond the vocabulary were left out",)
+    assert_same(imported.params, model.params)
 
 
-def test_a_vocabulary_in_tokenizer_json_alone_is_read(model: TrainedModel, folder: Path, tmp_path: Path) -> None:
+def test_import_reads_tokenizer_json_without_vocab_txt(model: TrainedModel, folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "json")
     (tmp_path / "json" / "vocab.txt").unlink()
     assert read_huggingface(tmp_path / "json").tokenizer.fingerprint == model.tokenizer.fingerprint
@@ -158,18 +158,18 @@ BROKEN = {
     "untied": (broken_weights(untied), "decoder.weight differs from bert.embeddings.word_embeddings.weight"),
     "more layers than the weights": (broken_config(num_hidden_layers=1000, intermediate_size=2**20), "has shape"),
     "path-like name": (broken_weights(lambda t: t.update({"../../evil": np.ones(2, np.float32)})), "left over"),
-    "NaN": (broken_weights(lambda t: t[QUERY].__setitem__((0, 0), np.nan)), "has NaN or infinity"),
+    "NaN": (broken_weights(lambda t: t[QUERY].__setitem__((0, 0), np.nan)), "contains NaN or infinity"),
     "integers": (broken_weights(lambda t: t.update({QUERY: np.ones((32, 32), np.int32)})), "dtype int32"),
     "another shape": (broken_weights(lambda t: t.update({QUERY: t[QUERY][:16].copy()})), r"has shape \(16, 32\)"),
     "fewer words": (
         broken_weights(lambda t: t.update({"bert.embeddings.word_embeddings.weight": np.ones((5, 32), np.float32)})),
-        "not of one model",
+        "belong to different models",
     ),
 }
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_is_broken_is_refused_and_nothing_is_written(folder: Path, tmp_path: Path, name: str) -> None:
+def test_broken_folder_is_refused_and_nothing_written(folder: Path, tmp_path: Path, name: str) -> None:
     breaks, message = BROKEN[name]
     shutil.copytree(folder, tmp_path / "broken")
     breaks(tmp_path / "broken")
@@ -179,27 +179,27 @@ def test_what_is_broken_is_refused_and_nothing_is_written(folder: Path, tmp_path
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_an_output_that_is_no_number_is_another_output() -> None:
+def test_within_limit_detects_nan() -> None:
     ones, real = np.ones((1, 2, 3)), np.ones((1, 2), bool)
     outputs = {"hidden states": ones, "MLM logits": np.full((1, 2, 3), np.nan)}
     for order in (list(outputs), list(reversed(outputs))):
-        with pytest.raises(RuntimeError, match=r"off by .*MLM logits nan"):
+        with pytest.raises(RuntimeError, match=r"different outputs: .*MLM logits nan"):
             compare.within_limit(dict.fromkeys(order, ones), {name: outputs[name] for name in order}, real, "it")
 
 
-def test_an_import_that_computes_something_else_is_not_kept(
+def test_import_with_different_outputs_is_not_kept(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for package in ("torch", "transformers"):
         pytest.importorskip(package)
     monkeypatch.setattr(compare, "LIMIT", -1.0)
     arguments = argparse.Namespace(source=f"hf:{folder}", output=str(tmp_path / "run"))
-    with pytest.raises(RuntimeError, match="other outputs"):
+    with pytest.raises(RuntimeError, match="different outputs"):
         import_model.run(arguments)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_config_that_transformers_cannot_read_is_one_sentence(
+def test_import_reports_unreadable_config_in_one_sentence(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for package in ("torch", "transformers"):
@@ -217,13 +217,13 @@ def test_a_config_that_transformers_cannot_read_is_one_sentence(
 def test_import_reads_a_folder_without_model_type(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch, with_transformers: bool
 ) -> None:
-    """As they were before 2020: a vocabulary, weights, and a config that does not name its class."""
+    """As published before 2020: a vocabulary, weights, and a config that does not name its class."""
     old = Path(shutil.copytree(folder, tmp_path / "old"))
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (old / name).unlink()
     config = json.loads((old / "config.json").read_text())
-    kept = {key: value for key, value in config.items() if key not in ("model_type", "architectures", "dtype")}
-    (old / "config.json").write_text(json.dumps(kept))
+    values = {key: value for key, value in config.items() if key not in ("model_type", "architectures", "dtype")}
+    (old / "config.json").write_text(json.dumps(values))
     if with_transformers:
         pytest.importorskip("torch"), pytest.importorskip("transformers")
     else:
@@ -233,16 +233,16 @@ def test_import_reads_a_folder_without_model_type(
     assert shown in capsys.readouterr().out
 
 
-def test_import_says_that_token_ids_were_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An ALBERT whose vocabulary is WordPiece's, which transformers' AlbertTokenizer does not read."""
+def test_import_reports_uncompared_token_ids(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An ALBERT with a WordPiece vocabulary, which transformers' AlbertTokenizer does not read."""
     pytest.importorskip("torch"), pytest.importorskip("transformers")
-    made = trained_model(tmp_path / "made", family="albert", layer_groups=1, embedding_size=16)
-    albert = export_huggingface(made, tmp_path / "albert")
+    model = trained_model(tmp_path / "source", family="albert", layer_groups=1, embedding_size=16)
+    albert = export_huggingface(model, tmp_path / "albert")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (albert / name).unlink()
     assert main(["import", f"hf:{albert}", "--output", str(tmp_path / "run")]) == 0
     assert re.search(
-        r"on real text: hidden states \S+, .*; not compared: token ids, for AlbertTokenizer of transformers reads "
+        r"on real text: hidden states \S+, .*; not compared: token ids, because AlbertTokenizer of transformers reads "
         r"spiece\.model or tokenizer\.json, and the folder has vocab\.txt",
         capsys.readouterr().out,
     )
@@ -256,58 +256,58 @@ def test_import_reads_a_published_albert_of_molecules(real_data: Path, tmp_path:
 
 def test_export_refuses_tokenizer_unreadable_by_transformers(tmp_path: Path, capsys, monkeypatch) -> None:
     write_run(trained_model(tmp_path / "run"))
-    difference = compare.Difference({"hidden states": 0.0}, ("token ids, for a reason",))
+    difference = compare.Difference({"hidden states": 0.0}, ("token ids, because of a reason",))
     monkeypatch.setattr(
         "bertjax.convert.huggingface.huggingface_format.compare_with_transformers", lambda *a, **k: difference
     )
     assert main(["export", str(tmp_path / "run"), "--output", str(tmp_path / "out")]) == 1
-    assert "not compared: token ids, for a reason; correct the export" in capsys.readouterr().err
+    assert "not compared: token ids, because of a reason; correct the export" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
 # Fields of ModelConfig that need no rule in `adapt`.
 WITHOUT_A_RULE = {
-    # The heads of the new network are drawn where the old one lacks them.
+    # Heads of the new network that the old one lacks are initialised.
     *("family", "pooler", "task_heads", "head", "num_labels", "features", "lstm_size"),
     # Tables and projections that `adapt` fits.
     *("vocab_size", "mask_token_id", "vocab_pad_multiple", "max_position_embeddings", "type_vocab_size"),
     *("global_tokens", "global_projections"),
-    # Dropout, and the distribution of fresh weights.
+    # Dropout, and the initialisation of weights.
     *("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout_prob"),
     *("initializer", "initializer_range"),
 }
 
 
-def test_every_field_of_a_model_has_one_rule_in_adapt() -> None:
+def test_every_model_field_has_one_rule_in_adapt() -> None:
     """A new field of ModelConfig fails here until it is classified."""
-    of_modules = {name for names in _SIZED.values() for name in names}
-    classes = [set(_EQUAL), set(_NOTED), of_modules, WITHOUT_A_RULE]
+    size_keys = {name for names in _SIZED.values() for name in names}
+    classes = [set(_EQUAL), set(_REPORTED), size_keys, WITHOUT_A_RULE]
     assert sorted(name for names in classes for name in names) == sorted(
         field.name for field in dataclasses.fields(ModelConfig)
     )
 
 
-def test_adapting_to_the_same_model_changes_nothing(model: TrainedModel) -> None:
+def test_adapt_to_the_same_model_changes_nothing(model: TrainedModel) -> None:
     params, notes = adapt(foreign(model), model.config.model, model.tokenizer)
     assert_same(params, model.params)
     assert not notes
 
 
-def test_a_longformer_starts_from_a_roberta(tmp_path: Path) -> None:
+def test_adapt_starts_a_longformer_from_a_roberta(tmp_path: Path) -> None:
     wide = {"pooler": "none", "type_vocab_size": 1, "layer_norm_eps": 1e-5, "max_position_embeddings": 16}
     roberta = trained_model(tmp_path, wordpiece(), family="roberta", **wide)
     longer = {"family": "longformer", "max_position_embeddings": 40, "window": 4, "global_every": 0}
     config = dataclasses.replace(roberta.config.model, **longer, global_tokens="marked", global_projections=True)
     params, notes = adapt(foreign(roberta), config, roberta.tokenizer)
-    told = " ".join(notes)
-    assert "start as copies of the ordinary ones" in told and "has 40 rows: the 16 there, repeated" in told
+    text = " ".join(notes)
+    assert "start as copies of the ordinary ones" in text and "has 40 rows: the source's 16, repeated" in text
     encoder, was = params["encoder"], roberta.params["encoder"]
     attention = encoder["layers"]["attention"]
     for role in ("query", "key", "value"):
         jax.tree.map(np.testing.assert_array_equal, attention[f"{role}_global"], was["layers"]["attention"][role])
     table, old = encoder["embeddings"]["position"], np.asarray(was["embeddings"]["position"])
     np.testing.assert_array_equal(table, np.concatenate([old, old, old[:8]]))
-    # It computes what RoBERTa computes where no window ends.
+    # Within one window, it computes the same as RoBERTa.
     ids = jnp.arange(5, 11, dtype=jnp.int32)[None]
     narrow, wide_one = (
         bind(abstract_network(model)[0], weights).encoder(ids, ids * 0, ids * 0 + 1, packed=False)
@@ -320,7 +320,7 @@ def test_a_longformer_starts_from_a_roberta(tmp_path: Path) -> None:
     jax.tree.map(np.testing.assert_array_equal, back, jax.tree.map(np.asarray, roberta.params))
 
 
-def test_another_padding_of_the_vocabulary_changes_no_real_row(model: TrainedModel) -> None:
+def test_adapt_to_another_padding_keeps_real_rows(model: TrainedModel) -> None:
     size = model.tokenizer.vocab_size
     for multiple in (1, 8, 512):
         config = dataclasses.replace(model.config.model, vocab_pad_multiple=multiple)
@@ -340,7 +340,7 @@ def test_new_tokens_start_as_the_mean_of_their_pieces(model: TrainedModel) -> No
     ids = {token: number for number, token in enumerate(old.tokens)}
     size = old.vocab_size
     np.testing.assert_array_equal(grown[:size], table[:size])
-    # Values of about 0.02 may cancel in a mean, which then has the rounding of the larger ones.
+    # Values of about 0.02 may cancel in a mean, whose rounding is that of the larger values.
     near = {"rtol": 1e-6, "atol": 1e-8}
     np.testing.assert_allclose(grown[size], table[[ids["c"], ids["##a"], ids["##b"]]].mean(axis=0), **near)
     np.testing.assert_allclose(grown[size + 1], table[[ids["a"], ids["##b"]]].mean(axis=0), **near)
@@ -351,27 +351,27 @@ def test_new_tokens_start_as_the_mean_of_their_pieces(model: TrainedModel) -> No
 
 
 def test_new_byte_level_word_starts_as_its_pieces(tmp_path: Path) -> None:
-    """After a space, which the first word of a text lacks: of "Ġcats" they are "Ġcat" and "s", not "cat" and "s"."""
+    """A word after a space keeps its space: "Ġcats" starts as "Ġcat" and "s", not as "cat" and "s"."""
     letters = [*map(chr, range(33, 127)), "Ġ", "Ġc", "Ġca", "Ġcat", "ca", "cat"]
     merges = ["Ġ c", "Ġc a", "Ġca t", "c a", "ca t"]
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 
-    def of_bytes(*more: tuple[str, str]) -> ByteLevelBPE:
+    def byte_tokenizer(*more: tuple[str, str]) -> ByteLevelBPE:
         ids = {token: n for n, token in enumerate((*letters, *special, *map("".join, more)))}
         lines = "\n".join(["#version: 0.2", *merges, *map(" ".join, more)])
         return ByteLevelBPE(json.dumps(ids).encode(), lines.encode(), TextRules(False, False, prefix_space=False))
 
-    old, new = of_bytes(), of_bytes(("Ġcat", "s"), ("cat", "s"))
+    old, new = byte_tokenizer(), byte_tokenizer(("Ġcat", "s"), ("cat", "s"))
     model = trained_model(tmp_path, old)
     params, _ = adapt(foreign(model), dataclasses.replace(model.config.model, vocab_size=new.vocab_size), new)
     table, grown = np.asarray(model.params["encoder"]["embeddings"]["word"]), params["encoder"]["embeddings"]["word"]
     ids = {token: n for n, token in enumerate(old.tokens)}
     for row, pieces in ((-2, ("Ġcat", "s")), (-1, ("cat", "s"))):
-        wanted = table[[ids[piece] for piece in pieces]].mean(axis=0)
-        np.testing.assert_allclose(grown[: new.vocab_size][row], wanted, rtol=1e-6)
+        expected = table[[ids[piece] for piece in pieces]].mean(axis=0)
+        np.testing.assert_allclose(grown[: new.vocab_size][row], expected, rtol=1e-6)
 
 
-def test_a_projection_to_a_teacher_is_no_entry_of_the_vocabulary(tmp_path: Path) -> None:
+def test_adapt_keeps_the_projection_to_a_teacher(tmp_path: Path) -> None:
     model = trained_model(tmp_path / "student", teacher_width=24)
     grown = WordPiece([*model.tokenizer.tokens, "cab"], TextRules(True, True))
     config = dataclasses.replace(model.config.model, vocab_size=grown.vocab_size)
@@ -379,26 +379,26 @@ def test_a_projection_to_a_teacher_is_no_entry_of_the_vocabulary(tmp_path: Path)
     assert_same(params["teacher_projection"], model.params["teacher_projection"])
     params, notes = adapt(foreign(model), dataclasses.replace(config, teacher_width=16), grown)
     assert params["teacher_projection"]["kernel"].shape == (32, 16)
-    assert "of another size there; drawn at random" in notes[0]
+    assert "of another size in the source; initialised at random" in notes[0]
     params, _ = adapt(foreign(model), dataclasses.replace(config, teacher_width=0), grown)
     assert "teacher_projection" not in params
 
 
-def test_another_attention_over_the_same_arrays_is_said(tmp_path: Path) -> None:
+def test_adapt_reports_changed_attention(tmp_path: Path) -> None:
     model = trained_model(tmp_path / "run", position_embedding="rope")
     config = dataclasses.replace(model.config.model, rope_theta=160_000.0, window=16)
     params, notes = adapt(foreign(model), config, model.tokenizer)
     assert_same(params, model.params)
-    assert notes == ["model.window was 0 there and is 16 here", "model.rope_theta was 10000 there and is 160000 here"]
+    assert notes == ["model.window: 0 in the source, 16 here", "model.rope_theta: 10000 in the source, 160000 here"]
 
 
-def test_another_vocabulary_or_network_is_refused(model: TrainedModel) -> None:
+def test_adapt_refuses_another_vocabulary_or_network(model: TrainedModel) -> None:
     other = WordPiece([*wordpiece().tokens[11:16], *(f"w{n}" for n in range(300))], TextRules(True, True))
     config = dataclasses.replace(model.config.model, vocab_size=other.vocab_size)
     with pytest.raises(ValueError, match=r"another vocabulary: .* of its .* tokens are not in this one"):
         adapt(foreign(model), config, other)
     config = dataclasses.replace(model.config.model, num_hidden_layers=3, hidden_act="gelu")
-    with pytest.raises(ValueError, match=r"num_hidden_layers: there 2, here 3\n  model.hidden_act"):
+    with pytest.raises(ValueError, match=r"num_hidden_layers: 2 there, 3 here\n  model.hidden_act"):
         adapt(foreign(model), config, model.tokenizer)
 
 
@@ -416,7 +416,7 @@ def test_longer_tables_repeat_positions_and_segments(model: TrainedModel) -> Non
 
 
 @pytest.mark.long
-def test_the_command_line_imports_compares_and_exports(
+def test_command_line_imports_compares_and_exports(
     model: TrainedModel,
     folder: Path,
     tmp_path: Path,
@@ -425,9 +425,9 @@ def test_the_command_line_imports_compares_and_exports(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["import", f"hf:{folder}", "--output", "run"]) == 0
-    said = capsys.readouterr().out
-    assert "hidden states" in said or "not compared" in said
-    assert "imported to run" in said
+    output = capsys.readouterr().out
+    assert "hidden states" in output or "not compared" in output
+    assert "imported to run" in output
     assert main(["fill-mask", "run", "the [MASK] of drawings"]) == 0
     assert main(["export", "run", "--to", "huggingface", "--output", "again"]) == 0
     assert "None by bertjax" in (tmp_path / "again" / "README.md").read_text()

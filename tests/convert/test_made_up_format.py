@@ -1,4 +1,4 @@
-"""A format is one module and one line of the registry: one from a folder of the user exports, compares and imports."""
+"""A format is one module and one line of the registry: a user's format exports, compares and imports."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sys.modules.pop("numpy_archive_format", None)
 
 
-def test_it_exports_compares_and_imports(
+def test_user_format_exports_compares_and_imports(
     made_up: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -87,15 +87,15 @@ def test_it_exports_compares_and_imports(
     assert "compared with the file itself on real text: parameters 0.0e+00" in capsys.readouterr().out
     assert json.loads(Path("out/model.json").read_text())["hidden_size"] == 32
     assert main(["import", "npz:out", "--output", "again"]) == 0
-    said = capsys.readouterr().out
-    assert "npz:out" in said and "compared with the file itself" in said
+    output = capsys.readouterr().out
+    assert "npz:out" in output and "compared with the file itself" in output
     jax.tree.map(np.testing.assert_array_equal, load_run("again").params, model.params)
     assert open_source("npz:out")[1] == ()
     with pytest.raises(ValueError, match=r"give a run, hf:DIR, tf1:DIR or npz:DIR"):
         require_source("npz:nowhere")
 
 
-def test_its_missing_options_are_refused(
+def test_user_format_refuses_unsupported_options(
     made_up: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Where a model may come from: folders below the home directory, names of the Hub, runs."""
+"""Sources of models: folders below the home directory, names on the Hub, runs."""
 
 from __future__ import annotations
 
@@ -60,24 +60,24 @@ def test_sources_suggest_the_prefix_of_the_hub(home: Path, name: str, use) -> No
 
 
 @pytest.mark.parametrize("path", ["runs/other", "./model", "/model", "a/b/c"])
-def test_sources_take_paths_for_paths(home: Path, path: str) -> None:
+def test_sources_suggest_no_hub_for_paths(home: Path, path: str) -> None:
     Path("runs").mkdir()
     with pytest.raises(ValueError) as refusal:
         require_source(path)
     assert "for the Hub" not in str(refusal.value)
 
 
-def test_load_own_run_names_the_verb_that_imports(home: Path) -> None:
+def test_load_own_run_names_the_import_command(home: Path) -> None:
     with pytest.raises(ValueError, match=r"hf:bert-base-uncased is not a run; .* bertjax import hf:bert-base-uncased"):
         load_own_run("hf:bert-base-uncased")
 
 
-# -- heads that nothing has trained
+# -- untrained heads
 
 
 @pytest.fixture
 def bare(home: Path) -> Path:
-    """A folder with BERT's encoder alone."""
+    """A folder with only BERT's encoder."""
     return export_huggingface(trained_model(home / "run"), home / "bare", "encoder")
 
 
@@ -143,7 +143,7 @@ def test_load_run_names_heads_without_an_objective(
     model = trained_model(tmp_path / "run")
     training = replace(model.config.training, objectives=objectives, objective_weights=weights)
     config = replace(model.config, init_from=origin, training=training)
-    about = run_metadata(
+    metadata = run_metadata(
         to_dict(config),
         tokenizer_fingerprint=model.tokenizer.fingerprint,
         data_fingerprint="text",
@@ -151,20 +151,20 @@ def test_load_run_names_heads_without_an_objective(
     )
     model.directory.mkdir()
     describe_run(config, model.tokenizer)
-    with Checkpoints(model.directory / DIRECTORY, keep_last=1) as saved:
-        saved.save(5, {"params": model.params}, about | drawn)
+    with Checkpoints(model.directory / DIRECTORY, keep_last=1) as checkpoints:
+        checkpoints.save(5, {"params": model.params}, metadata | drawn)
     assert {*load_run(model.directory).untrained} == untrained
 
 
-def test_starting_state_keeps_the_names_of_heads_on_resuming() -> None:
+def test_starting_state_keeps_untrained_heads_on_resume() -> None:
     restored = Restored(5, "state", {DRAWN: ["pooler"]}, ())
-    saved = SimpleNamespace(restore=lambda *args: restored)
+    checkpoints = SimpleNamespace(restore=lambda *args: restored)
     job = SimpleNamespace(config=Config(), blueprint=SimpleNamespace(state=None), metadata={"step": 5})
-    assert starting_state(job, saved, lambda line: None, None) == "state"
+    assert starting_state(job, checkpoints, lambda line: None, None) == "state"
     assert job.metadata == {"step": 5, DRAWN: ["pooler"]}
 
 
-def test_drawn_modules_are_those_of_the_start_and_of_other_sizes() -> None:
+def test_drawn_modules_lists_missing_and_random_modules() -> None:
     model = trained_model(Path("run"))
     params = {name: part for name, part in model.params.items() if name != "nsp_head"}
     start = ForeignModel("here", model.config.model, model.tokenizer, params, ("pooler",), ())

@@ -35,7 +35,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-def edited(path: Path, **values: Any) -> None:
+def change(path: Path, **values: Any) -> None:
     """Change keys of a JSON object; None removes a key."""
     content = json.loads(path.read_text()) | values
     path.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
@@ -54,18 +54,18 @@ def pooled_by_name(mode: str | list[str]) -> Edit:
 
 
 def length_of_rows(folder: Path) -> None:
-    edited(folder / "sentence_bert_config.json", max_seq_length=12)
+    change(folder / "sentence_bert_config.json", max_seq_length=12)
 
 
 def length_of_tokenizer(folder: Path) -> None:
-    """Where sentence-transformers 6 writes it."""
-    edited(folder / "sentence_bert_config.json", max_seq_length=None)
-    edited(folder / "tokenizer_config.json", model_max_length=10)
+    """Set the length in the file where sentence-transformers 6 writes it."""
+    change(folder / "sentence_bert_config.json", max_seq_length=None)
+    change(folder / "tokenizer_config.json", model_max_length=10)
 
 
 def default_prompt(folder: Path) -> None:
     prompts = {"prompts": {"query": "the museum of "}, "default_prompt_name": "query"}
-    edited(folder / "config_sentence_transformers.json", **prompts)
+    change(folder / "config_sentence_transformers.json", **prompts)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_encode_equals_sentence_transformers(exported, tmp_path, pooling: str, e
     assert np.abs(ours - theirs).max() < 1e-5 * np.abs(theirs).max()
 
 
-def test_encode_equals_sentence_transformers_of_its_own_save(exported, tmp_path) -> None:
+def test_encode_reads_folders_saved_by_the_library(exported, tmp_path) -> None:
     library = pytest.importorskip("sentence_transformers")
     theirs = library.SentenceTransformer(str(exported["cls"]), device="cpu")
     theirs.max_seq_length = 12
@@ -112,8 +112,8 @@ def test_encode_equals_published_sentence_encoder() -> None:
 def test_options_replace_settings_of_folder(exported) -> None:
     model = open_source(f"hf:{exported['cls']}")[0]
     assert vector_options(model, {}) == {"pooling": "cls", "normalize": True, "max_length": 64, "prompt": ""}
-    given = {"pooling": "max", "normalize": False, "max_length": 9, "prompt": "a"}
-    assert vector_options(model, given) == given
+    options = {"pooling": "max", "normalize": False, "max_length": 9, "prompt": "a"}
+    assert vector_options(model, options) == options
     assert vector_options(model, {"pooling": "none"})["normalize"] is False
 
 
@@ -121,15 +121,15 @@ def test_settings_outlast_the_working_directory(exported, tmp_path, monkeypatch)
     folder = shutil.copytree(exported["cls"], tmp_path / "folder")
     monkeypatch.chdir(tmp_path)
     models = [bertjax.load("hf:folder") for _ in range(2)]
-    wanted = models[0].encode(TEXTS)
+    expected = models[0].encode(TEXTS)
     monkeypatch.chdir("/")
-    assert np.array_equal(models[1].encode(TEXTS), wanted)
+    assert np.array_equal(models[1].encode(TEXTS), expected)
     shutil.rmtree(folder)
-    assert np.array_equal(models[0].encode(TEXTS), wanted)
+    assert np.array_equal(models[0].encode(TEXTS), expected)
 
 
 def test_encoder_folder_within_sentence_transformers_folder(exported, tmp_path) -> None:
-    """Before version 2 of sentence-transformers the encoder was in a folder of its own."""
+    """Before version 2 of sentence-transformers the encoder was in its own folder."""
     folder = shutil.copytree(exported["cls"], tmp_path / "folder")
     (folder / "0_Transformer").mkdir()
     for path in list(folder.iterdir()):
@@ -160,11 +160,11 @@ def replaced_module(number: int, kind: str) -> Edit:
         ("mean", pooled_by_name("weightedmean"), "pooling weightedmean is unsupported"),
         ("cls", replaced_module(2, "WordWeights"), "Transformer, Pooling, WordWeights are unsupported"),
         ("cls", replaced_module(1, "LSTM"), "Transformer, LSTM, Normalize are unsupported"),
-        ("pooler", lambda f: edited(f / "2_Dense" / "config.json", activation_function="torch.nn.modules.Identity"),
+        ("pooler", lambda f: change(f / "2_Dense" / "config.json", activation_function="torch.nn.modules.Identity"),
          "2_Dense: a dense layer other than BERT's pooler"),
-        ("mean", lambda f: edited(f / "1_Pooling" / "config.json", include_prompt=False), "include_prompt=false"),
-        ("mean", lambda f: edited(f / "sentence_bert_config.json", transformer_task="fill-mask"), "'fill-mask' is un"),
-        ("mean", lambda f: edited(f / "config_sentence_transformers.json", default_prompt_name="q"), "prompt_name='q'"),
+        ("mean", lambda f: change(f / "1_Pooling" / "config.json", include_prompt=False), "include_prompt=false"),
+        ("mean", lambda f: change(f / "sentence_bert_config.json", transformer_task="fill-mask"), "'fill-mask' is un"),
+        ("mean", lambda f: change(f / "config_sentence_transformers.json", default_prompt_name="q"), "prompt_name='q'"),
         ("mean", lambda f: (f / "modules.json").write_text("[]"), "it lists no steps"),
         ("mean", lambda f: (f / "modules.json").write_text('[{"type": "a.Transformer", "path": "../x"}]'), "leaves"),
     ],
@@ -176,7 +176,7 @@ def test_unsupported_setting_is_refused_by_name(exported, tmp_path, pooling: str
         bertjax.load(f"hf:{folder}").encode(TEXTS)
 
 
-def test_unsupported_pooling_is_left_out_where_another_is_given(exported, tmp_path) -> None:
+def test_pooling_option_replaces_unsupported_pooling(exported, tmp_path) -> None:
     folder = shutil.copytree(exported["pooler"], tmp_path / "folder")
     pooled_by("lasttoken")(folder)
     ours = bertjax.load(f"hf:{folder}").encode(TEXTS, pooling="cls", normalize=False)
@@ -187,13 +187,13 @@ def test_unsupported_pooling_is_left_out_where_another_is_given(exported, tmp_pa
 def test_verbs_use_settings_of_folder(exported, tmp_path, capsys) -> None:
     model, texts = f"hf:{exported['cls']}", tmp_path / "texts.txt"
     texts.write_text("".join(f"{text}\n" for text in TEXTS))
-    wanted = bertjax.load(model).encode(TEXTS, pooling="cls", normalize=True)
+    expected = bertjax.load(model).encode(TEXTS, pooling="cls", normalize=True)
     assert main(["embed", model, str(texts), "--output", str(tmp_path / "a.npy")]) == 0
     assert "pooling cls, scaled to length 1" in capsys.readouterr().out
-    assert np.array_equal(np.load(tmp_path / "a.npy"), wanted)
+    assert np.array_equal(np.load(tmp_path / "a.npy"), expected)
     assert main(["embed", model, str(texts), "--output", str(tmp_path / "b.npy"), "--no-normalize"]) == 0
     assert np.abs(np.linalg.norm(np.load(tmp_path / "b.npy"), axis=1) - 1).min() > 1e-3
     words = [model, "the museum", "--index", str(tmp_path / "index"), "--documents", str(texts)]
     assert main(["search", *words]) == 0
     index = open_index(tmp_path / "index")
-    assert index.origin.encoding.pooling == "cls" and np.array_equal(index.vectors, wanted)
+    assert index.origin.encoding.pooling == "cls" and np.array_equal(index.vectors, expected)

@@ -1,4 +1,4 @@
-"""Fine-tuned models go out as transformers' classes with their labels, compute the same there, and come back."""
+"""Fine-tuned models export as transformers' classes with labels, compute the same there, and import again."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def folder(model: TrainedModel, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture
 def classifier(tmp_path: Path) -> tuple[TrainedModel, Path]:
-    made = fine_tuned_model(tmp_path / "run", "sequence", TASKS["sequence"])
-    return made, export_huggingface(made, tmp_path / "out")
+    model = fine_tuned_model(tmp_path / "run", "sequence", TASKS["sequence"])
+    return model, export_huggingface(model, tmp_path / "out")
 
 
 def assert_same(ours: dict, theirs: dict) -> None:
@@ -71,13 +71,13 @@ def test_transformers_loads_and_computes_the_same(model, folder, caplog):
     try:
         name = architecture(model.config.model)
         network, info = getattr(transformers, name).from_pretrained(folder, output_loading_info=True)
-        found = compare_with_transformers(model, folder)
+        difference = compare_with_transformers(model, folder)
     finally:
         logging.getLogger("transformers").removeHandler(caplog.handler)
     assert not any(info.values())
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert list(found.values) == ["hidden states"] + ["logits"] * (model.kind != "vector")
-    assert found.largest < 2e-6
+    assert list(difference.values) == ["hidden states"] + ["logits"] * (model.kind != "vector")
+    assert difference.largest < 2e-6
     if model.config.model.num_labels:
         names = TASKS[model.kind] or ("LABEL_0",)
         assert network.config.id2label == dict(enumerate(names))
@@ -91,24 +91,24 @@ def test_transformers_loads_and_computes_the_same(model, folder, caplog):
     assert network.config.problem_type == problems.get(model.kind)
 
 
-def test_it_comes_back_with_the_same_bits_and_labels(model, folder, tmp_path):
-    found = read_huggingface(folder)
-    if model.kind == "vector":  # to transformers it is any encoder
-        assert found.drawn == ("MLM head", "NSP head") and found.kind == ""
-        assert_same(found.params["encoder"], model.params["encoder"])
+def test_import_restores_bits_and_labels(model, folder, tmp_path):
+    imported = read_huggingface(folder)
+    if model.kind == "vector":  # transformers sees a plain encoder
+        assert imported.drawn == ("MLM head", "NSP head") and imported.kind == ""
+        assert_same(imported.params["encoder"], model.params["encoder"])
         return
-    assert (found.kind, found.labels) == (model.kind, () if model.kind == "choice" else TASKS[model.kind])
-    assert found.config == model.config.model and not found.drawn and not found.notes
-    assert_same(found.params, model.params)
-    run = load_run(write_run(as_run(found, tmp_path / "back")))
+    assert (imported.kind, imported.labels) == (model.kind, () if model.kind == "choice" else TASKS[model.kind])
+    assert imported.config == model.config.model and not imported.drawn and not imported.notes
+    assert_same(imported.params, model.params)
+    run = load_run(write_run(as_run(imported, tmp_path / "back")))
     assert_same(run.params, model.params)
-    assert (run.kind, run.labels) == (found.kind, found.labels)
+    assert (run.kind, run.labels) == (imported.kind, imported.labels)
     again = export_huggingface(run, tmp_path / "again")
     for name in ("config.json", "model.safetensors", "vocab.txt", "tokenizer.json"):
         assert (again / name).read_bytes() == (folder / name).read_bytes(), name
 
 
-def test_the_card_describes_the_task(classifier, tmp_path):
+def test_card_describes_the_task(classifier, tmp_path):
     model, folder = classifier
     assert "This checkpoint was not evaluated in its run." in (folder / "README.md").read_text()
     model.directory.mkdir()
@@ -122,7 +122,7 @@ def test_the_card_describes_the_task(classifier, tmp_path):
     assert hub.ModelCard(card).data.pipeline_tag == "text-classification"
 
 
-def test_what_the_card_says_to_run_runs(folder):
+def test_code_of_the_card_runs(folder):
     pytest.importorskip("torch"), pytest.importorskip("transformers")
     code = re.search(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)[1]
     if "sentence_transformers" in code:
@@ -130,18 +130,18 @@ def test_what_the_card_says_to_run_runs(folder):
     exec(compile(code.replace("path/to/this/folder", str(folder)), "card", "exec"), {})
 
 
-def test_only_the_encoder_of_it_is_pretrained_further(model):
+def test_adapt_keeps_encoder_and_pooler_of_a_task_model(model):
     params = jax.device_get(model.params)
     foreign = ForeignModel("here", model.config.model, model.tokenizer, params, (), (), model.kind, model.labels)
-    wanted = trained_model(model.directory).config.model
-    params, notes = adapt(foreign, wanted, model.tokenizer)
+    config = trained_model(model.directory).config.model
+    params, notes = adapt(foreign, config, model.tokenizer)
     assert sorted(params) == ["encoder", "mlm_head", "nsp_head", "pooler"]
     assert_same(params["encoder"], foreign.params["encoder"])
     pooled = "pooler" in model.params
     if pooled:
         assert_same(params["pooler"], foreign.params["pooler"])
-    lacking = ("MLM head", "NSP head") if pooled else ("MLM head", "NSP head", "pooler")
-    assert notes == [f"{', '.join(lacking)}: not there; drawn at random"]
+    missing = ("MLM head", "NSP head") if pooled else ("MLM head", "NSP head", "pooler")
+    assert notes == [f"{', '.join(missing)}: missing in the source; initialised at random"]
     assert float(np.std(params["mlm_head"]["transform"]["kernel"])) == pytest.approx(0.0176, rel=0.1)
 
 
@@ -151,15 +151,15 @@ def changed(folder: Path, **values) -> Path:
     return folder
 
 
-def test_labels_without_names_have_those_of_transformers(classifier):
+def test_unnamed_labels_get_transformers_names(classifier):
     _, folder = classifier
-    found = read_huggingface(changed(folder, id2label=None, num_labels=3, problem_type=None))
-    assert (found.kind, found.labels) == ("sequence", ("LABEL_0", "LABEL_1", "LABEL_2"))
+    imported = read_huggingface(changed(folder, id2label=None, num_labels=3, problem_type=None))
+    assert (imported.kind, imported.labels) == ("sequence", ("LABEL_0", "LABEL_1", "LABEL_2"))
 
 
 @pytest.mark.parametrize("count", [3, 1])
 def test_read_huggingface_takes_num_labels_over_id2label(classifier, count):
-    """As transformers does, which names the labels anew."""
+    """transformers does the same, and renames the labels."""
     transformers = pytest.importorskip("transformers")
     _, folder = classifier
     tensors = safetensors.numpy.load_file(folder / "model.safetensors")
@@ -167,14 +167,14 @@ def test_read_huggingface_takes_num_labels_over_id2label(classifier, count):
     safetensors.numpy.save_file(tensors | rows, folder / "model.safetensors", metadata={"format": "pt"})
     changed(folder, id2label={"0": "yes", "1": "no"}, num_labels=count, problem_type=None)
     theirs = transformers.AutoConfig.from_pretrained(folder)
-    found = read_huggingface(folder)
-    assert found.config.num_labels == theirs.num_labels == count
-    assert found.labels == (tuple(theirs.id2label.values()) if count > 1 else ())
+    imported = read_huggingface(folder)
+    assert imported.config.num_labels == theirs.num_labels == count
+    assert imported.labels == (tuple(theirs.id2label.values()) if count > 1 else ())
 
 
 @pytest.fixture(scope="module")
 def electra_choice(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The export of an ELECTRA for choices."""
+    """The export of an ELECTRA for multiple choice."""
     folder = tmp_path_factory.mktemp("electra")
     model = fine_tuned_model(folder / "run", "choice", family="electra", pooler="gelu")
     return export_huggingface(model, folder / "out")
@@ -196,7 +196,7 @@ def test_read_huggingface_refuses_other_summaries_of_electra(electra_choice, tmp
     assert read_huggingface(folder).kind == "choice"
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {key: value}))
-    with pytest.raises(ValueError, match=rf"{key} is {value!r}; bertjax imports models with {key} "):
+    with pytest.raises(ValueError, match=rf"{key} is {value!r}; bertjax imports only models with {key} "):
         read_huggingface(folder)
     (folder / "config.json").write_text(json.dumps(config | {key: value, "architectures": ["ElectraModel"]}))
     assert read_huggingface(folder).kind == "", "other classes do not read the key"
@@ -211,37 +211,37 @@ def test_multi_label_classifier_predicts_as_transformers(classifier, tmp_path, c
     network = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
     texts = ["the museum opened", "and the drawings of 1877"]
     with torch.no_grad():
-        wanted = network(**tokenizer(texts, padding=True, return_tensors="pt")).logits.sigmoid().numpy()
+        expected = network(**tokenizer(texts, padding=True, return_tensors="pt")).logits.sigmoid().numpy()
     for source in (f"hf:{folder}", str(tmp_path / "back")):
-        found = bertjax.load(source).predict(texts)
-        for one, shares in zip(found, wanted, strict=True):
+        predictions = bertjax.load(source).predict(texts)
+        for one, shares in zip(predictions, expected, strict=True):
             np.testing.assert_allclose([*one.probabilities.values()], shares, atol=1e-5)
             assert one.labels == tuple(label for label, p in zip(model.labels, shares, strict=True) if p >= 0.5)
     assert read_huggingface(folder).kind == "multi_label"
     capsys.readouterr()
     assert main(["predict", str(tmp_path / "back"), texts[0]]) == 0
-    assert ", ".join(found[0].labels) in capsys.readouterr().out
+    assert ", ".join(predictions[0].labels) in capsys.readouterr().out
     again = export_huggingface(load_run(tmp_path / "back"), tmp_path / "again")
     assert json.loads((again / "config.json").read_text())["problem_type"] == "multi_label_classification"
 
 
-def test_an_imported_regressor_takes_texts_and_pairs(tmp_path):
-    made = fine_tuned_model(tmp_path / "run", "regression")
-    source = f"hf:{export_huggingface(made, tmp_path / 'out')}"
+def test_imported_regressor_takes_texts_and_pairs(tmp_path):
+    model = fine_tuned_model(tmp_path / "run", "regression")
+    source = f"hf:{export_huggingface(model, tmp_path / 'out')}"
     inputs = ["the museum opened", ("the museum", "and the drawings")]
-    ours, theirs = ([bertjax.load(path).predict(one) for one in inputs] for path in (str(write_run(made)), source))
+    ours, theirs = ([bertjax.load(path).predict(one) for one in inputs] for path in (str(write_run(model)), source))
     assert theirs == pytest.approx(ours, abs=1e-5)
 
 
-def test_the_pooler_that_a_tagger_does_not_use_is_left_out(tmp_path):
+def test_import_leaves_out_the_pooler_of_a_tagger(tmp_path):
     model = fine_tuned_model(tmp_path / "run", "tokens", TASKS["tokens"])
     folder = export_huggingface(model, tmp_path / "out")
     tensors = safetensors.numpy.load_file(folder / "model.safetensors")
     tensors["bert.pooler.dense.bias"] = np.zeros(32, np.float32)
     safetensors.numpy.save_file(tensors, folder / "model.safetensors")
-    found = read_huggingface(folder)
-    assert found.notes == ("left out, not of a BertForTokenClassification: bert.pooler.dense.bias",)
-    assert_same(found.params, model.params)
+    imported = read_huggingface(folder)
+    assert imported.notes == ("left out, since BertForTokenClassification has no such tensors: bert.pooler.dense.bias",)
+    assert_same(imported.params, model.params)
 
 
 @pytest.mark.parametrize(
@@ -253,12 +253,12 @@ def test_the_pooler_that_a_tagger_does_not_use_is_left_out(tmp_path):
         ({"id2label": {"0": "a", "1": "b"}}, r"classifier\.(bias|weight) has shape .*; by the config it is"),
     ],
 )
-def test_labels_that_do_not_fit_are_refused(classifier, values, message):
+def test_mismatched_labels_are_refused(classifier, values, message):
     with pytest.raises(ValueError, match=message):
         read_huggingface(changed(classifier[1], **values))
 
 
-def test_a_head_that_is_not_there_is_missed(classifier):
+def test_missing_head_is_named(classifier):
     _, folder = classifier
     tensors = safetensors.numpy.load_file(folder / "model.safetensors")
     del tensors["classifier.weight"]
@@ -267,20 +267,20 @@ def test_a_head_that_is_not_there_is_missed(classifier):
         read_huggingface(folder)
 
 
-def test_the_command_line_exports_and_imports_it(classifier, tmp_path, capsys):
+def test_command_line_exports_and_imports_task_models(classifier, tmp_path, capsys):
     pytest.importorskip("torch"), pytest.importorskip("transformers")
     model, folder = classifier
     run = write_run(model)
-    assert main(["export", str(run), "--output", str(tmp_path / "made")]) == 0
+    assert main(["export", str(run), "--output", str(tmp_path / "exported")]) == 0
     assert "transformers.BertForSequenceClassification.from_pretrained" in capsys.readouterr().out
     assert main(["import", f"hf:{folder}", "--output", str(tmp_path / "imported")]) == 0
-    said = capsys.readouterr().out
-    assert "compared with transformers" in said and "drawn" not in said and "predict" in said
+    output = capsys.readouterr().out
+    assert "compared with transformers" in output and "at random" not in output and "predict" in output
     assert read_source(str(tmp_path / "imported")).labels == TASKS["sequence"]
     assert open_source(f"hf:{folder}")[1] == ("MLM head", "NSP head")
 
 
-def test_what_a_fine_tuned_model_cannot_do_is_refused(classifier, tmp_path):
+def test_fine_tuned_model_refuses_unsupported_uses(classifier, tmp_path):
     model, _ = classifier
     with pytest.raises(ValueError, match=r"it was fine-tuned \(sequence\) and has no MLM head"):
         fill_mask(model, ["The [MASK] opened."], 3)
@@ -300,30 +300,30 @@ def onnx():
 
 def test_onnxruntime_gives_our_logits_at_any_shape(onnx, model, tmp_path):
     folder = export_onnx(model, tmp_path / "onnx")
-    found = compare_with_onnxruntime(model, folder)
-    assert list(found.values) == (["hidden states"] if model.kind == "vector" else ["logits"])
-    assert found.largest < 2e-6
+    difference = compare_with_onnxruntime(model, folder)
+    assert list(difference.values) == (["hidden states"] if model.kind == "vector" else ["logits"])
+    assert difference.largest < 2e-6
     if model.kind == "vector":
         return
     card = (folder / "README.md").read_text()
     code = re.search(r"```python\n(.*?)```", card, re.DOTALL)[1].replace("path/to/this/folder", str(folder))
-    made: dict = {}
-    exec(compile(code, "card", "exec"), made)
+    namespace: dict = {}
+    exec(compile(code, "card", "exec"), namespace)
     names = ("start_logits", "end_logits") if model.kind == "span" else ("logits",)
-    assert all(len(made[name]) == 2 for name in names)
+    assert all(len(namespace[name]) == 2 for name in names)
     if model.config.model.num_labels > 1:
-        assert made["logits"].shape[-1] == 3 and "`, `".join(model.labels) in card
+        assert namespace["logits"].shape[-1] == 3 and "`, `".join(model.labels) in card
         assert list(json.loads((folder / "config.json").read_text())["label2id"]) == sorted(model.labels)
 
 
 def test_export_verb_gives_logits_or_trained_vectors(onnx, classifier, tmp_path, capsys):
     run = write_run(classifier[0])
     assert main(["export", str(run), "--to", "onnx", "--output", str(tmp_path / "logits")]) == 0
-    said = capsys.readouterr().out
-    assert "compared with onnxruntime on real text: logits" in said and said.endswith("logits: logits\n")
+    output = capsys.readouterr().out
+    assert "compared with onnxruntime on real text: logits" in output and output.endswith("logits: logits\n")
     assert main(["export", str(run), "--to", "onnx", "--output", str(tmp_path / "mean"), "--pooling", "mean"]) == 0
     assert "hidden states" in capsys.readouterr().out
     vectors = write_run(fine_tuned_model(tmp_path / "vectors", "vector"))
-    assert main(["export", str(vectors), "--to", "onnx", "--output", str(tmp_path / "made")]) == 0
+    assert main(["export", str(vectors), "--to", "onnx", "--output", str(tmp_path / "pooled")]) == 0
     assert "pooling mean" in capsys.readouterr().out
-    assert "scaled to length 1" in (tmp_path / "made" / "README.md").read_text()
+    assert "scaled to length 1" in (tmp_path / "pooled" / "README.md").read_text()

@@ -1,4 +1,4 @@
-"""Checkpoints of google-research/bert come in, are what they were, and go out again with the same bits."""
+"""Checkpoints of google-research/bert import and export with the same bits and outputs."""
 
 from __future__ import annotations
 
@@ -32,23 +32,25 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> TrainedModel:
     return trained_model(tmp_path_factory.mktemp("run"), hidden_act="gelu_tanh")
 
 
-def test_through_tensorflow_and_back_it_has_the_same_bits(model: TrainedModel, tmp_path: Path) -> None:
+def test_tensorflow_round_trip_keeps_the_bits(model: TrainedModel, tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
-    found = read_tensorflow(export_tensorflow(model, tmp_path / "tf1"), lowercase=True)
-    assert_same(found.params, model.params)
-    assert found.config == model.config.model
-    assert found.tokenizer.tokens == model.tokenizer.tokens
+    imported = read_tensorflow(export_tensorflow(model, tmp_path / "tf1"), lowercase=True)
+    assert_same(imported.params, model.params)
+    assert imported.config == model.config.model
+    assert imported.tokenizer.tokens == model.tokenizer.tokens
     with pytest.raises(ValueError, match=r"it exists; choose another"):
         export_tensorflow(model, tmp_path / "tf1")
 
 
-def test_the_erf_form_does_not_go_where_it_is_not_computed(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"hidden_act='gelu': google-research/bert computes gelu in its tanh form"):
+def test_export_refuses_the_erf_form_of_gelu(tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"hidden_act='gelu': google-research/bert computes gelu only in its tanh form"
+    ):
         export_tensorflow(trained_model(tmp_path / "run"), tmp_path / "tf1")
     assert not list(tmp_path.iterdir())
 
 
-def test_flipped_bytes_of_a_tensorflow_checkpoint_are_found(model: TrainedModel, tmp_path: Path) -> None:
+def test_read_tensorflow_detects_damaged_checkpoints(model: TrainedModel, tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     export_tensorflow(model, tmp_path / "tf1")
     rng = random.Random(0)
@@ -59,57 +61,57 @@ def test_flipped_bytes_of_a_tensorflow_checkpoint_are_found(model: TrainedModel,
             place = rng.randrange(len(whole))
             path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << rng.randrange(8))]) + whole[place + 1 :])
             try:
-                found = read_tensorflow(tmp_path / "tf1", lowercase=True)
+                imported = read_tensorflow(tmp_path / "tf1", lowercase=True)
             except ValueError:
                 continue
-            assert_same(found.params, model.params)  # a byte that says nothing
+            assert_same(imported.params, model.params)  # an unused byte
         path.write_bytes(whole[: len(whole) // 2])
         with pytest.raises(ValueError, match=r"tf1|checkpoint"):
             read_tensorflow(tmp_path / "tf1", lowercase=True)
         path.write_bytes(whole)
 
 
-def test_a_published_tensorflow_checkpoint_comes_in(real_data: Path, tmp_path: Path) -> None:
+def test_read_tensorflow_reads_a_published_checkpoint(real_data: Path, tmp_path: Path) -> None:
     tf = pytest.importorskip("tensorflow")
     source = real_data / "checkpoints" / "bert_tf1_fixture"
-    found = read_tensorflow(source)
+    imported = read_tensorflow(source)
     reader = tf.train.load_checkpoint(str(source / "bert_model.ckpt"))
     layer = "bert/encoder/layer_1/attention/self/query"
-    query = found.params["encoder"]["layers"]["attention"]["query"]
+    query = imported.params["encoder"]["layers"]["attention"]["query"]
     np.testing.assert_array_equal(query["kernel"][1].reshape(4, 4), reader.get_tensor(f"{layer}/kernel"))
     np.testing.assert_array_equal(query["bias"][1].reshape(4), reader.get_tensor(f"{layer}/bias"))
     np.testing.assert_array_equal(
-        found.params["nsp_head"]["dense"]["kernel"], reader.get_tensor("cls/seq_relationship/output_weights").T
+        imported.params["nsp_head"]["dense"]["kernel"], reader.get_tensor("cls/seq_relationship/output_weights").T
     )
-    assert found.config.hidden_act == "gelu_tanh" and found.tokenizer.rules.lowercase
-    run = load_run(write_run(as_run(found, tmp_path / "run")))
+    assert imported.config.hidden_act == "gelu_tanh" and imported.tokenizer.rules.lowercase
+    run = load_run(write_run(as_run(imported, tmp_path / "run")))
     assert compare_with_tensorflow(run, source).values.keys() == {"hidden states", "MLM logits", "NSP logits"}
     exported = read_tensorflow(export_tensorflow(run, tmp_path / "again"))
-    assert_same(exported.params, found.params)
+    assert_same(exported.params, imported.params)
 
 
-def test_what_goes_to_tensorflow_computes_the_same_there(model: TrainedModel, tmp_path: Path) -> None:
+def test_exported_checkpoint_computes_the_same(model: TrainedModel, tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     folder = export_tensorflow(model, tmp_path / "tf1")
     assert compare_with_tensorflow(model, folder).largest < 5e-6
-    for turned in ("query", "output"):
+    for transposed in ("query", "output"):
         layers = jax.tree.map(np.array, model.params["encoder"]["layers"])
-        kernel = layers["attention"][turned]["kernel"]
+        kernel = layers["attention"][transposed]["kernel"]
         kernel[:] = kernel.reshape(2, 32, 32).swapaxes(1, 2).reshape(kernel.shape)
         other = dataclasses.replace(
             model, params=model.params | {"encoder": model.params["encoder"] | {"layers": layers}}
         )
-        with pytest.raises(RuntimeError, match="google-research/bert computes other outputs"):
+        with pytest.raises(RuntimeError, match="google-research/bert computes different outputs"):
             compare_with_tensorflow(other, folder)
 
 
-def test_lower_case_with_accents_does_not_go_to_tensorflow(model: TrainedModel, tmp_path: Path) -> None:
+def test_export_refuses_lower_case_with_accents(model: TrainedModel, tmp_path: Path) -> None:
     tokenizer = WordPiece(model.tokenizer.tokens, TextRules(lowercase=True, strip_accents=False))
     with pytest.raises(ValueError, match=r"data\.strip_accents=False: google-research/bert has one rule for both"):
         export_tensorflow(dataclasses.replace(model, tokenizer=tokenizer), tmp_path / "tf1")
 
 
-def test_half_a_tensorflow_model_is_not_taken(model: TrainedModel, tmp_path: Path) -> None:
+def test_read_tensorflow_refuses_incomplete_folders(model: TrainedModel, tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     export_tensorflow(model, tmp_path / "tf1")
     path = tmp_path / "tf1" / "bert_config.json"
@@ -124,14 +126,14 @@ def test_half_a_tensorflow_model_is_not_taken(model: TrainedModel, tmp_path: Pat
 @pytest.mark.parametrize(
     ("name", "lowercase"), [("bert-base-chinese", True), ("bert-base-cased", False), ("bert-base-uncased", True)]
 )
-def test_the_case_is_that_of_the_vocabularys_words(real_data: Path, name: str, lowercase: bool) -> None:
-    """Of the Chinese one the special tokens <S> and <T> have capitals, and no word has."""
+def test_suggests_lowercase_follows_the_words(real_data: Path, name: str, lowercase: bool) -> None:
+    """In the Chinese vocabulary only the special tokens <S> and <T> have capitals."""
     vocabulary = WordPiece.load(real_data / "vocab" / name / "vocab.txt", TextRules(True, True))
     assert suggests_lowercase(vocabulary) is lowercase
 
 
-def rewritten(folder: Path, arrays: dict[str, np.ndarray]) -> Path:
-    """The folder with other arrays in its checkpoint."""
+def rewrite(folder: Path, arrays: dict[str, np.ndarray]) -> Path:
+    """Replace the arrays of a folder's checkpoint."""
     for path in folder.glob("bert_model.ckpt*"):
         path.unlink()
     _write_arrays(folder / PREFIX, arrays)
@@ -144,9 +146,9 @@ def test_read_tensorflow_drops_slots_of_any_optimizer(model: TrainedModel, tmp_p
     folder = export_tensorflow(model, tmp_path / "tf1")
     arrays = read_arrays(folder)
     more = {f"{name}/{slot}": np.zeros_like(x) for name, x in arrays.items() for slot in slots if name != "global_step"}
-    found = read_tensorflow(rewritten(folder, arrays | more), lowercase=True)
-    assert_same(found.params, model.params)
-    assert found.notes == ("text is lower-cased, as requested",) and not found.drawn
+    imported = read_tensorflow(rewrite(folder, arrays | more), lowercase=True)
+    assert_same(imported.params, model.params)
+    assert imported.notes == ("text is lower-cased, as requested",) and not imported.drawn
 
 
 def test_read_tensorflow_leaves_out_a_squad_head(model: TrainedModel, tmp_path: Path) -> None:
@@ -158,13 +160,13 @@ def test_read_tensorflow_leaves_out_a_squad_head(model: TrainedModel, tmp_path: 
         "cls/squad/output_bias": np.zeros(2, np.float32),
     }
     squad |= {f"{name}/lamb_m": x for name, x in squad.items()}
-    found = read_tensorflow(rewritten(folder, arrays | squad))
-    assert found.notes[1] == (
+    imported = read_tensorflow(rewrite(folder, arrays | squad))
+    assert imported.notes[1] == (
         "left out, since BERT's pretraining has no such array: cls/squad/output_bias, cls/squad/output_weights"
     )
-    assert found.drawn == ("MLM head", "NSP head")
-    assert_same(found.params["encoder"], model.params["encoder"])
-    difference = compare_with_tensorflow(as_run(found, tmp_path / "run"), folder)
+    assert imported.drawn == ("MLM head", "NSP head")
+    assert_same(imported.params["encoder"], model.params["encoder"])
+    difference = compare_with_tensorflow(as_run(imported, tmp_path / "run"), folder)
     assert [*difference.values] == ["hidden states"] and difference.not_compared == ("MLM logits", "NSP logits")
 
 

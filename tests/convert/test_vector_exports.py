@@ -1,4 +1,4 @@
-"""Exported encoders: onnxruntime, transformers and sentence-transformers make the vectors of them that we make."""
+"""Exported encoders: onnxruntime, transformers and sentence-transformers compute our vectors."""
 
 from __future__ import annotations
 
@@ -66,31 +66,32 @@ def contents(folder: Path) -> dict[str, bytes]:
         LONG({"num_hidden_layers": 1}, "cls", True),
     ],
 )
-def test_onnxruntime_computes_what_we_compute(onnx, tmp_path, fields, pooling, normalize):
-    made = trained_model(tmp_path / "run", **fields)
-    found = compare_with_onnxruntime(made, export_onnx(made, tmp_path / "out", pooling, normalize), pooling, normalize)
-    assert list(found.values) == ["hidden states"] + ["vectors"] * (pooling != "none")
-    assert found.largest < 2e-6
+def test_onnxruntime_equals_our_outputs(onnx, tmp_path, fields, pooling, normalize):
+    model = trained_model(tmp_path / "run", **fields)
+    folder = export_onnx(model, tmp_path / "out", pooling, normalize)
+    difference = compare_with_onnxruntime(model, folder, pooling, normalize)
+    assert list(difference.values) == ["hidden states"] + ["vectors"] * (pooling != "none")
+    assert difference.largest < 2e-6
 
 
-def test_a_causal_model_sees_nothing_to_its_right(onnx, model, tmp_path):
+def test_causal_export_equals_our_outputs(onnx, model, tmp_path):
     config = replace(
         model.config,
         model=replace(model.config.model, causal=True),
         data=replace(model.config.data, predict="next", rows="doc_sentences"),
         training=replace(model.config.training, objectives=("mlm",)),
     )
-    made = replace(model, config=config, graphdef=abstract_network(config.model)[0])
-    folder = export_onnx(made, tmp_path / "out", "max")
-    assert compare_with_onnxruntime(made, folder, "max", False).largest < 2e-6
+    causal = replace(model, config=config, graphdef=abstract_network(config.model)[0])
+    folder = export_onnx(causal, tmp_path / "out", "max")
+    assert compare_with_onnxruntime(causal, folder, "max", False).largest < 2e-6
 
 
-def relative(found: np.ndarray, wanted: np.ndarray) -> float:
-    return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
+def relative(ours: np.ndarray, theirs: np.ndarray) -> float:
+    return float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))
 
 
 @pytest.mark.long
-def test_weights_above_what_a_message_holds_are_next_to_it(onnx, model, tmp_path, monkeypatch):
+def test_large_weights_are_in_a_file_beside_the_graph(onnx, model, tmp_path, monkeypatch):
     monkeypatch.setattr(onnx_format, "_LARGEST_MESSAGE", 1000)
     folder = export_onnx(model, tmp_path / "out", "mean")
     assert (folder / DATA_FILE).stat().st_size > (folder / MODEL_FILE).stat().st_size
@@ -104,7 +105,7 @@ def test_other_weights_are_detected(onnx, model, tmp_path):
     encoder = {**model.params["encoder"], "embeddings": dict(model.params["encoder"]["embeddings"])}
     encoder["embeddings"]["position"] = encoder["embeddings"]["position"] * 1.001
     other = replace(model, params={**model.params, "encoder": encoder})
-    with pytest.raises(RuntimeError, match="onnxruntime computes other outputs"):
+    with pytest.raises(RuntimeError, match="onnxruntime computes different outputs"):
         compare_with_onnxruntime(other, folder, "mean", False)
 
 
@@ -117,13 +118,13 @@ def test_sentence_transformers_folder_is_pooled_as_ours(model, tmp_path, pooling
     assert compare_with_sentence_transformers(model, folder, pooling, normalize).largest < 2e-6
     kinds = [module["type"].rpartition(".")[2] for module in json.loads((folder / "modules.json").read_text())]
     assert kinds == ["Transformer", "Pooling", *["Dense"] * (pooling == "pooler"), *["Normalize"] * normalize]
-    if pooling != "cls":  # one is enough to see that a difference is found
+    if pooling != "cls":  # one case is enough to detect a difference
         return
-    with pytest.raises(RuntimeError, match="computes other outputs"):
+    with pytest.raises(RuntimeError, match="computes different outputs"):
         compare_with_sentence_transformers(model, folder, "mean", normalize)
 
 
-def test_sentence_transformers_itself_makes_the_same_vectors(model, minilm, tmp_path):
+def test_vectors_equal_sentence_transformers(model, minilm, tmp_path):
     library = pytest.importorskip("sentence_transformers", reason="needs sentence-transformers")
     for number, (which, pooling, normalize) in enumerate(
         [(minilm, "mean", True), (model, "pooler", True), (model, "max", False), (model, "cls", False)]
@@ -144,11 +145,11 @@ def test_export_is_reproducible_and_replaces_only_exports(onnx, model, tmp_path,
     again = contents(exporter(model, tmp_path / "one", "mean"))
     assert again != first and not [name for name in again if "Dense" in name]
     (tmp_path / "two" / "mine.txt").write_text("mine")
-    with pytest.raises(ValueError, match=r"it holds mine\.txt, which is not of an export"):
+    with pytest.raises(ValueError, match=r"it holds mine\.txt, which does not belong to an export"):
         exporter(model, tmp_path / "two", "mean")
     weights = tmp_path / "one" / ("model.onnx" if exporter is export_onnx else "model.safetensors")
     weights.write_bytes(weights.read_bytes() + b"\0")
-    with pytest.raises(ValueError, match=f"{weights.name} there is not the one its README.md speaks of"):
+    with pytest.raises(ValueError, match=f"its {weights.name} does not match the digest in its README.md"):
         exporter(model, tmp_path / "one", "mean")
 
 
@@ -162,44 +163,42 @@ def objects(folder: RemotePath) -> dict[str, bytes]:
     ids=["sentence-transformers", "onnx"],
 )
 @pytest.mark.parametrize("storage", ["memory", LONG("s3")])
-def test_an_export_to_object_storage_is_the_same(
-    onnx, request, model, tmp_path, capsys, storage, form, exporter, weights
-):
+def test_export_to_object_storage_is_the_same(onnx, request, model, tmp_path, capsys, storage, form, exporter, weights):
     if form == "sentence-transformers":
         pytest.importorskip("torch")
     bucket = request.getfixturevalue("s3") if storage == "s3" else f"memory://{form}"
     folder = RemotePath(f"{bucket}/runs/out")
     assert exporter(model, str(folder), "pooler", True) == folder
     assert objects(folder) == contents(exporter(model, tmp_path / "out", "pooler", True))
-    # An upload that was cut short has no card: it is made again, and what is of the earlier export alone goes.
+    # An interrupted upload has no card: it is replaced, and files of only the earlier export are removed.
     (folder / CARD_FILE).unlink()
     run = write_run(trained_model(tmp_path / "run"))
     again = ["export", str(run), "--to", form, "--output", str(folder), "--pooling", "mean", "--overwrite"]
     assert main(again) == 0
-    said = capsys.readouterr().out
-    assert "compared with" in said and "not compared" not in said
-    assert f"exported step 0 to {folder}: pooling mean" in said
+    output = capsys.readouterr().out
+    assert "compared with" in output and "not compared" not in output
+    assert f"exported step 0 to {folder}: pooling mean" in output
     assert (folder / CARD_FILE).is_file() and not [name for name in folder.sizes() if "Dense" in name]
-    # One that is cut short now never has its card.
+    # An upload interrupted now never gets its card.
     with pytest.MonkeyPatch.context() as patch, pytest.raises(OSError, match="cut"):
-        patch.setattr(RemotePath, "upload_all", cut_short)
+        patch.setattr(RemotePath, "upload_all", fail_upload)
         exporter(model, folder, "mean")
     assert not (folder / CARD_FILE).exists()
     exporter(model, folder, "mean")
     (folder / weights).write_bytes((folder / weights).read_bytes() + b"\0")
-    with pytest.raises(ValueError, match=f"{weights} there is not the one its README.md speaks of"):
+    with pytest.raises(ValueError, match=f"its {weights} does not match the digest in its README.md"):
         exporter(model, folder, "mean")
     (folder / "1_Pooling" / "mine.txt").write_bytes(b"mine")
-    with pytest.raises(ValueError, match=r"it holds 1_Pooling/mine\.txt, which is not of an export"):
+    with pytest.raises(ValueError, match=r"it holds 1_Pooling/mine\.txt, which does not belong to an export"):
         exporter(model, folder, "mean")
 
 
-def cut_short(self: RemotePath, folder: Path, names: list[str]) -> None:
+def fail_upload(self: RemotePath, folder: Path, names: list[str]) -> None:
     raise OSError("cut")
 
 
 def test_unsupported_vectors_are_refused(model, tmp_path):
-    with pytest.raises(ValueError, match="--pooling none: sentence-transformers makes one vector of a text"):
+    with pytest.raises(ValueError, match="--pooling none: sentence-transformers makes one vector per text"):
         export_sentence_transformers(model, tmp_path / "out", "none")
     with pytest.raises(ValueError, match="--normalize scales a text's vector"):
         export_onnx(model, tmp_path / "out", "none", True)

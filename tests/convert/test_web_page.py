@@ -1,4 +1,4 @@
-"""The page of an export: its files, and in a real browser the outputs that onnxruntime computes here."""
+"""The page of a web export: its files, its script in node, and its outputs in a browser against onnxruntime."""
 
 from __future__ import annotations
 
@@ -35,24 +35,28 @@ from bertjax.finetune.encoding.question_windows import QuestionCounts, QuestionW
 from bertjax.run.run_directory import TrainedModel
 
 TINY = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
-TEXTS = (("The museum opened.", "of 1877"), ("naïve drawings", "and the museum"), ("The 北京", "a"))  # all are whole
+TEXTS = (
+    ("The museum opened.", "of 1877"),
+    ("naïve drawings", "and the museum"),
+    ("The 北京", "a"),
+)  # none is truncated
 LABELS = ("bad", "</script><b>", "good")
 WAIT = "new Promise(done => setTimeout(done, 200))"
 NO_ANSWER = "(the text does not answer it)"
 
 # Runs a page's script without a browser, and prints the value of an expression that may read `given`.
 IN_NODE = """
-const told = JSON.parse(require("fs").readFileSync(0, "utf8"));
-const element = { textContent: told.signature, addEventListener() {} };
+const request = JSON.parse(require("fs").readFileSync(0, "utf8"));
+const element = { textContent: request.signature, addEventListener() {} };
 Object.assign(globalThis, {
-  document: { getElementById: () => element }, location: "http://here/", window: {}, given: told.given });
-require("vm").runInThisContext(told.script);
-console.log(JSON.stringify(require("vm").runInThisContext(told.expression)));
+  document: { getElementById: () => element }, location: "http://here/", window: {}, given: request.given });
+require("vm").runInThisContext(request.script);
+console.log(JSON.stringify(require("vm").runInThisContext(request.expression)));
 """
 
 
-def exported(folder: Path, kind: str, precision: str = "float32", **task: Any) -> tuple[TrainedModel, Path]:
-    """A model and its page; `task` are settings of what it was fine-tuned for."""
+def export_page(folder: Path, kind: str, precision: str = "float32", **task: Any) -> tuple[TrainedModel, Path]:
+    """Export a model to a page; `task` overrides settings of its fine-tuning task."""
     pytest.importorskip("onnx", reason="needs onnx")
     pytest.importorskip("onnxruntime", reason="needs onnxruntime")
     labels = LABELS if kind in ("sequence", "multi_label", "tokens") else ()
@@ -65,14 +69,14 @@ def exported(folder: Path, kind: str, precision: str = "float32", **task: Any) -
 
 
 def test_page_names_libraries_and_escapes_labels(tmp_path: Path) -> None:
-    _, folder = exported(tmp_path, "sequence")
+    _, folder = export_page(tmp_path, "sequence")
     page = (folder / PAGE_FILE).read_text()
     assert json.loads((folder / PACKAGES_FILE).read_text())["dependencies"] == PACKAGES
     assert "</script><b>" not in page and page.count("<script") == 2 and "/secret" not in page
     assert {"model.onnx", "tokenizer.json", "tokenizer_config.json"} <= {path.name for path in folder.iterdir()}
 
 
-def test_an_encoder_shows_vectors_of_texts_by_default(tmp_path: Path) -> None:
+def test_web_format_exports_vectors_by_default(tmp_path: Path) -> None:
     model = trained_model(tmp_path / "run", **TINY)
     assert FORMAT.vectors(model, None, False) == Vectors("mean", True)
     with pytest.raises(ValueError, match="--to web: a page shows vectors of texts or the logits of a head"):
@@ -80,26 +84,26 @@ def test_an_encoder_shows_vectors_of_texts_by_default(tmp_path: Path) -> None:
 
 
 def in_node(page: Path, given: Any, expression: str) -> Any:
-    """The value of an expression in the page's script."""
+    """Evaluate an expression in the page's script."""
     node = shutil.which("node")
     if node is None:
         pytest.skip("needs node, which runs the page's script")
     signature, script = re.findall(r"<script[^>]*>(.*?)</script>", page.read_text(encoding="utf-8"), re.DOTALL)
-    asked = json.dumps({"script": script, "signature": signature, "given": given, "expression": expression})
-    done = subprocess.run([node, "-e", IN_NODE], input=asked, capture_output=True, text=True, check=False)
+    request = json.dumps({"script": script, "signature": signature, "given": given, "expression": expression})
+    done = subprocess.run([node, "-e", IN_NODE], input=request, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
 def questions_and_texts(model: TrainedModel, draw: np.random.Generator) -> QuestionWindows:
-    """Texts of letters, each in a window of its own."""
+    """Random texts of letters, each in its own window."""
     texts = [" ".join(draw.choice([*"abcdefghij"], draw.integers(1, 40))) for _ in range(60)]
     questions = [Question("", str(n), "k l m", text, (), False) for n, text in enumerate(texts)]
     return question_windows(questions, model.tokenizer, WindowSizes(model.max_length, 16, 8), QuestionCounts())
 
 
-def as_the_page_has_them(windows: QuestionWindows, logits: np.ndarray, tokens: Sequence[str]) -> dict[str, Any]:
-    """The rows and outputs that `shown` takes; `logits` are those of start and end, [2, tokens]."""
+def page_outputs(windows: QuestionWindows, logits: np.ndarray, tokens: Sequence[str]) -> dict[str, Any]:
+    """The rows and outputs that the page's `tables` take; `logits` are for start and end, [2, tokens]."""
     offsets, length = windows.rows.offsets, int(windows.rows.lengths.max())
     rows, padded = [], np.zeros((2, len(windows.rows), length), np.float32)
     for n, (first, end) in enumerate(itertools.pairwise(offsets)):
@@ -112,8 +116,8 @@ def as_the_page_has_them(windows: QuestionWindows, logits: np.ndarray, tokens: S
 
 
 @pytest.mark.parametrize("scale", [1, 1000], ids=["equal sums", "different sums"])
-def test_a_question_has_the_answer_of_predict(scale: int, tmp_path: Path) -> None:
-    model, folder = exported(tmp_path, "span")
+def test_page_answers_equal_predict(scale: int, tmp_path: Path) -> None:
+    model, folder = export_page(tmp_path, "span")
     draw = np.random.default_rng(0)
     windows = questions_and_texts(model, draw)
     assert len(windows.rows) == len(windows.questions), "one window each"
@@ -121,46 +125,46 @@ def test_a_question_has_the_answer_of_predict(scale: int, tmp_path: Path) -> Non
     settings = ((30, None), (3, None), (3, 0.0), (30, 2.5), (30, -1.0))
     given = {
         "lines": [question.context for question in windows.questions],
-        "found": as_the_page_has_them(windows, logits, model.tokenizer.tokens),
+        "result": page_outputs(windows, logits, model.tokenizer.tokens),
         "settings": [{"max_answer": most, "null_threshold": threshold} for most, threshold in settings],
     }
-    shown = """given.settings.map(values => {
+    expression = """given.settings.map(values => {
         Object.assign(signature, values);
-        return shown.spans(given.lines, given.found);
+        return tables.spans(given.lines, given.result);
     })"""
-    tables = in_node(folder / PAGE_FILE, given, shown)
+    tables = in_node(folder / PAGE_FILE, given, expression)
     for (max_answer, threshold), (_, rows) in zip(settings, tables, strict=True):
-        found = find_answers(windows, *logits, threshold is not None, len(windows.spans), max_answer)
-        wanted = [text or NO_ANSWER for text in found.predictions(threshold or 0.0).values()]
-        assert (NO_ANSWER in wanted) == (threshold is not None) and len({*wanted}) > 15
-        assert rows == [list(row) for row in zip(given["lines"], wanted, strict=True)]
+        answers = find_answers(windows, *logits, threshold is not None, len(windows.spans), max_answer)
+        expected = [text or NO_ANSWER for text in answers.predictions(threshold or 0.0).values()]
+        assert (NO_ANSWER in expected) == (threshold is not None) and len({*expected}) > 15
+        assert rows == [list(row) for row in zip(given["lines"], expected, strict=True)]
 
 
 @pytest.mark.parametrize(("name", "threshold"), [("mytask", None), ("squad2", 1.5)])
-def test_the_page_has_the_settings_of_the_task(name: str, threshold: float | None, tmp_path: Path) -> None:
-    _, folder = exported(tmp_path, "span", name=name, max_answer=7, null_threshold=1.5)
-    found = in_node(folder / PAGE_FILE, None, "signature")
-    assert (found["max_answer"], found["null_threshold"]) == (7, threshold)
+def test_page_has_the_settings_of_the_task(name: str, threshold: float | None, tmp_path: Path) -> None:
+    _, folder = export_page(tmp_path, "span", name=name, max_answer=7, null_threshold=1.5)
+    signature = in_node(folder / PAGE_FILE, None, "signature")
+    assert (signature["max_answer"], signature["null_threshold"]) == (7, threshold)
 
 
 @pytest.mark.parametrize(("kind", "pairs"), [("choice", True), ("tokens", False)])
-def test_a_line_has_two_texts_where_the_task_does(kind: str, pairs: bool, tmp_path: Path) -> None:
-    _, folder = exported(tmp_path, kind)
+def test_lines_have_two_texts_if_the_task_does(kind: str, pairs: bool, tmp_path: Path) -> None:
+    _, folder = export_page(tmp_path, kind)
     assert in_node(folder / PAGE_FILE, None, "signature.pairs") == pairs
     assert in_node(folder / PAGE_FILE, None, "parts('a b || c')") == (["a b", "c"] if pairs else ["a b || c"])
     assert ("|| between a start and an end" in (folder / PAGE_FILE).read_text()) == pairs
 
 
-def test_labels_that_may_all_hold_have_their_own_shares(tmp_path: Path) -> None:
-    _, folder = exported(tmp_path, "multi_label")
+def test_multi_label_shares_are_independent(tmp_path: Path) -> None:
+    _, folder = export_page(tmp_path, "multi_label")
     given = {"outputs": {"logits": {"data": [0.0, 2.0, -2.0]}}}
-    _, rows = in_node(folder / PAGE_FILE, given, "shown.classes(['a'], given)")
+    _, rows = in_node(folder / PAGE_FILE, given, "tables.classes(['a'], given)")
     assert rows == [["a", "50.0 %", "88.1 %", "11.9 %"]]
 
 
-def test_tokens_beyond_a_row_are_counted(tmp_path: Path) -> None:
-    """Rows as the tokenizer of the folder encodes them."""
-    model, folder = exported(tmp_path, "span")
+def test_truncated_tokens_are_counted(tmp_path: Path) -> None:
+    """Uses rows that the folder's tokenizer encodes."""
+    model, folder = export_page(tmp_path, "span")
     assert model.max_length == 64
     theirs = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     theirs.no_truncation()
@@ -168,8 +172,8 @@ def test_tokens_beyond_a_row_are_counted(tmp_path: Path) -> None:
     encodings = {"\t".join(pair): theirs.encode(*pair) for pair in pairs}
     encodings |= {first: theirs.encode(first, add_special_tokens=False) for first, _ in pairs}
     given = {
-        name: {"ids": made.ids, "token_type_ids": made.type_ids, "tokens": made.tokens}
-        for name, made in encodings.items()
+        name: {"ids": encoding.ids, "token_type_ids": encoding.type_ids, "tokens": encoding.tokens}
+        for name, encoding in encodings.items()
     }
     tokenizer = "{ encode: (text, { text_pair }) => given[text_pair ? `${text}\\t${text_pair}` : text] }"
     lines = json.dumps(["\t".join(pair) for pair in pairs])
@@ -178,23 +182,25 @@ def test_tokens_beyond_a_row_are_counted(tmp_path: Path) -> None:
     assert [{len(row[part]) for part in ("types", "tokens")} for row in rows] == [{8}, {64}, {64}]
     assert all(row["tokens"][-1] == "[SEP]" for row in rows)
     assert [row["tokens"][row["begins"]] for row in (rows[0], rows[2])] == ["c", "d"]
-    said = in_node(folder / PAGE_FILE, rows, "leftOut(given)")
-    assert said == "; left out, beyond the 64 tokens of a row: 12 of text 2, 42 of text 3"
+    note = in_node(folder / PAGE_FILE, rows, "leftOut(given)")
+    assert note == "; left out, beyond the 64 tokens of a row: 12 of text 2, 42 of text 3"
     # The second question leaves no room for its text.
     zeros = {"dims": [3, 64], "data": [0] * 3 * 64}
     answer = {"rows": rows, "outputs": {"start_logits": zeros, "end_logits": zeros}}
-    _, shown = in_node(folder / PAGE_FILE, answer, "shown.spans(['1', '2', '3'], given)")
-    assert shown == [["1", "c"], ["2", "(no word of a text is in the row)"], ["3", "d"]]
+    _, cells = in_node(folder / PAGE_FILE, answer, "tables.spans(['1', '2', '3'], given)")
+    assert cells == [["1", "c"], ["2", "(no word of the text fits into the row)"], ["3", "d"]]
 
 
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`node_modules` with the libraries of pages."""
+    """`node_modules` with the libraries of the page."""
     folder = tmp_path_factory.mktemp("libraries")
     if shutil.which("npm") is None:
         pytest.skip("needs npm, which brings the page's libraries")
-    wanted = [f"{name}@{version}" for name, version in PACKAGES.items()]
-    done = subprocess.run(["npm", "install", "--prefix", folder, *wanted], capture_output=True, text=True, check=False)
+    expected = [f"{name}@{version}" for name, version in PACKAGES.items()]
+    done = subprocess.run(
+        ["npm", "install", "--prefix", folder, *expected], capture_output=True, text=True, check=False
+    )
     if done.returncode:
         pytest.skip(f"needs the registry of npm: {done.stderr.strip()[-200:]}")
     return folder / "node_modules"
@@ -212,11 +218,11 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[str]:
-    """The address at which the test's folder is served."""
+    """Serve the test's folder and return its address."""
 
     class Quiet(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *words: object) -> None:
-            """Nothing."""
+            """Log nothing."""
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=tmp_path)) as served:
         threading.Thread(target=served.serve_forever, daemon=True).start()
@@ -224,14 +230,14 @@ def server(tmp_path: Path) -> Iterator[str]:
         served.shutdown()
 
 
-def said_after(browser: Browser, *words: str) -> str:
-    """What the page says of its work, once it says none of these words first."""
+def status_after(browser: Browser, *words: str) -> str:
+    """Wait until the page's status no longer starts with one of these words, and return it."""
     for _ in range(300):
-        said = browser.ask("document.getElementById('status').textContent")
-        if not said.startswith(words):
+        status = browser.ask("document.getElementById('status').textContent")
+        if not status.startswith(words):
             break
         browser.ask(WAIT)
-    return said
+    return status
 
 
 @pytest.mark.long
@@ -239,27 +245,27 @@ def said_after(browser: Browser, *words: str) -> str:
     ("kind", "precision", "limit"),
     [("sequence", "float32", 1e-5), ("sequence", "int8", 1e-2), ("span", "float32", 1e-5), ("", "float32", 1e-5)],
 )
-def test_a_browser_computes_what_onnxruntime_computes(
+def test_browser_outputs_equal_onnxruntime(
     kind: str, precision: str, limit: float, libraries: Path, browser: Browser, server: str, tmp_path: Path
 ) -> None:
-    model, folder = exported(tmp_path, kind, precision)
+    model, folder = export_page(tmp_path, kind, precision)
     (folder / "node_modules").symlink_to(libraries)
     browser.open(f"{server}/page/index.html?local")
-    said = said_after(browser, "Loading", "Ready")
-    assert "here in the browser" in said, (said, browser.complaints)
+    status = status_after(browser, "Loading", "Ready")
+    assert "here in the browser" in status, (status, browser.complaints)
     assert not browser.complaints
     assert all(url.startswith(("http://127.0.0.1", "blob:", "data:")) for url in browser.requests), browser.requests
     lines = json.dumps(["\t".join(pair) for pair in TEXTS])
-    found = browser.ask(f"answer({lines})")["outputs"]
+    outputs = browser.ask(f"answer({lines})")["outputs"]
     batch = pair_batch(model, TEXTS)
-    wanted = load(folder)({name: batch[name] for name in input_names(model.config.model)})
-    for name, output in found.items():
+    expected = load(folder)({name: batch[name] for name in input_names(model.config.model)})
+    for name, output in outputs.items():
         theirs = np.reshape(output["data"], output["dims"])
-        assert theirs.shape == wanted[name].shape
+        assert theirs.shape == expected[name].shape
         if theirs.ndim == 2 and theirs.shape == batch["attention_mask"].shape:
-            theirs, wanted[name] = (x[batch["attention_mask"] == 1] for x in (theirs, wanted[name]))
+            theirs, expected[name] = (x[batch["attention_mask"] == 1] for x in (theirs, expected[name]))
         if name != "last_hidden_state":
-            assert np.linalg.norm(theirs - wanted[name]) < limit * np.linalg.norm(wanted[name]), name
+            assert np.linalg.norm(theirs - expected[name]) < limit * np.linalg.norm(expected[name]), name
     rows = browser.ask("document.querySelectorAll('#result tbody tr').length")
     assert rows == 3, "three examples"
     if kind == "sequence":
@@ -269,20 +275,20 @@ def test_a_browser_computes_what_onnxruntime_computes(
 
 @pytest.mark.long
 @pytest.mark.parametrize("task", [{"name": "mytask"}, {"name": "squad2", "null_threshold": -1e9}])
-def test_a_browser_shows_answers_and_what_it_left_out(
+def test_browser_shows_answers_and_truncation(
     task: dict[str, Any], libraries: Path, browser: Browser, server: str, tmp_path: Path
 ) -> None:
-    model, folder = exported(tmp_path, "span", **task)
+    model, folder = export_page(tmp_path, "span", **task)
     (folder / "node_modules").symlink_to(libraries)
     browser.open(f"{server}/page/index.html?local")
-    assert "here in the browser" in said_after(browser, "Loading", "Ready"), browser.complaints
+    assert "here in the browser" in status_after(browser, "Loading", "Ready"), browser.complaints
     pairs = [("museum opened ?", "the museum opened in 1877"), ("what ?", "drawings of a naive museum"), ("b", "c d e")]
-    wanted = [answer.text for answer in bertjax.load(write_run(model)).predict(pairs)]
+    expected = [answer.text for answer in bertjax.load(write_run(model)).predict(pairs)]
     lines = ["\t".join(pair) for pair in [*pairs, ("a", "b " * 80)]]
     begin = "document.getElementById('status').textContent = 'waiting', document.getElementById('run').click()"
     browser.ask(f"document.getElementById('texts').value = {json.dumps(chr(10).join(lines))}, {begin}")
-    said = said_after(browser, "waiting")
-    assert said.endswith(", here in the browser; left out, beyond the 64 tokens of a row: 20 of text 4")
+    status = status_after(browser, "waiting")
+    assert status.endswith(", here in the browser; left out, beyond the 64 tokens of a row: 20 of text 4")
     cells = browser.ask("Array.from(document.querySelectorAll('#result tbody tr td:last-child'), td => td.textContent)")
     shown = ["" if cell == NO_ANSWER else re.sub(" |##", "", cell) for cell in cells[:3]]
-    assert shown == [text.replace(" ", "") for text in wanted] and any(wanted) == (task["name"] == "mytask")
+    assert shown == [text.replace(" ", "") for text in expected] and any(expected) == (task["name"] == "mytask")

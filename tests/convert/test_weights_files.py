@@ -54,7 +54,7 @@ def split(folder: Path, file: str = "model.safetensors", change: Callable[[dict]
     stem, _, suffix = file.rpartition(".")
     weight_map = {}
     for number in range(3):
-        part = {name: array for place, (name, array) in enumerate(sorted(tensors.items())) if place % 3 == number}
+        part = {name: array for position, (name, array) in enumerate(sorted(tensors.items())) if position % 3 == number}
         shard = f"{stem}-{number + 1:05}-of-00003.{suffix}"
         SAVED[file](part, folder / shard)
         weight_map |= dict.fromkeys(part, shard)

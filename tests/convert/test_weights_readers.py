@@ -1,4 +1,4 @@
-"""Files of weights: read as torch and safetensors read them, and refused when they are hostile, with nothing run."""
+"""Weights files are read as torch and safetensors read them; hostile files are refused without running code."""
 
 from __future__ import annotations
 
@@ -43,27 +43,27 @@ def tensors(torch) -> dict:
 
 @pytest.mark.parametrize("zipped", [True, False])
 @pytest.mark.parametrize("wrapped", [True, False])
-def test_reads_what_torch_saved(torch, tmp_path: Path, zipped: bool, wrapped: bool) -> None:
+def test_read_torch_tensors_reads_saved_files(torch, tmp_path: Path, zipped: bool, wrapped: bool) -> None:
     saved = collections.OrderedDict(tensors(torch))
     path = tmp_path / "pytorch_model.bin"
     torch.save({"state_dict": saved} if wrapped else saved, path, _use_new_zipfile_serialization=zipped)
-    found = read_torch_tensors(path)
-    assert found.keys() == saved.keys()
+    arrays = read_torch_tensors(path)
+    assert arrays.keys() == saved.keys()
     for name, tensor in saved.items():
         tensor = tensor.detach()
-        assert found[name].shape == tuple(tensor.shape)
-        wanted = tensor.to(torch.float32).numpy() if tensor.dtype.is_floating_point else tensor.numpy()
-        np.testing.assert_array_equal(found[name].astype(wanted.dtype), wanted)
-    assert found["bfloat16"].dtype == ml_dtypes.bfloat16
+        assert arrays[name].shape == tuple(tensor.shape)
+        expected = tensor.to(torch.float32).numpy() if tensor.dtype.is_floating_point else tensor.numpy()
+        np.testing.assert_array_equal(arrays[name].astype(expected.dtype), expected)
+    assert arrays["bfloat16"].dtype == ml_dtypes.bfloat16
 
 
-def test_reads_a_published_file(torch, real_data: Path) -> None:
+def test_read_torch_tensors_reads_a_published_file(torch, real_data: Path) -> None:
     path = real_data / "checkpoints" / "rxnmapper_albert" / "pytorch_model.bin"
     theirs = torch.load(path, weights_only=True, map_location="cpu")
-    found = read_torch_tensors(path)
-    assert found.keys() == theirs.keys()
+    arrays = read_torch_tensors(path)
+    assert arrays.keys() == theirs.keys()
     for name, tensor in theirs.items():
-        np.testing.assert_array_equal(found[name], tensor.numpy())
+        np.testing.assert_array_equal(arrays[name], tensor.numpy())
 
 
 class Attack:
@@ -77,7 +77,7 @@ class Attack:
 
 
 def two_sizes_of_a_storage() -> bytes:
-    """The old format, where two tensors claim 40 and 4 numbers of one storage that has 4: a read beyond it."""
+    """The old format with two tensors that claim 40 and 4 numbers of a storage of 4: a read beyond the storage."""
 
     def text(value: str) -> bytes:
         return b"X" + len(value).to_bytes(4, "little") + value.encode()
@@ -93,9 +93,9 @@ def two_sizes_of_a_storage() -> bytes:
     return magic + machine + state + pickle.dumps(["0"], protocol=2) + (4).to_bytes(8, "little") + b"\0" * 16
 
 
-def called(arguments: bytes, kept: bytes = b"", again: bytes = b"") -> bytes:
-    """A pickle that makes an OrderedDict of arguments, which is allowed without any."""
-    return b"\x80\x02ccollections\nOrderedDict\n" + kept + arguments + b"R" + again + b"."
+def calling(arguments: bytes, memo: bytes = b"", more_calls: bytes = b"") -> bytes:
+    """A pickle that calls OrderedDict with arguments; only a call without arguments is allowed."""
+    return b"\x80\x02ccollections\nOrderedDict\n" + memo + arguments + b"R" + more_calls + b"."
 
 
 def attacks(target: Path) -> dict[str, bytes]:
@@ -121,9 +121,9 @@ def attacks(target: Path) -> dict[str, bytes]:
         "memo bomb": b"\x80\x02]r\xff\xff\xff\xff.",
         "tuple bomb": b"\x80\x02)" + b"q\x00h\x00\x86" * 200 + b"Q.",
         "key bomb": b"\x80\x02})" + b"q\x00h\x00\x86" * 200 + b"K\x01s.",
-        "call bomb": called(b"K\x01\x85" + b"q\x00h\x00\x86" * 200 + b"K\x01\x86\x85\x85"),
-        "deep call": called(b"K\x01" + b"\x85" * 900_000 + b"K\x01\x86\x85\x85"),
-        "wide calls": called(b"(" + b"N" * 500_000 + b"tq\x01h\x01", b"q\x00", b"h\x00h\x01R" * 90_000),
+        "call bomb": calling(b"K\x01\x85" + b"q\x00h\x00\x86" * 200 + b"K\x01\x86\x85\x85"),
+        "deep call": calling(b"K\x01" + b"\x85" * 900_000 + b"K\x01\x86\x85\x85"),
+        "wide calls": calling(b"(" + b"N" * 500_000 + b"tq\x01h\x01", b"q\x00", b"h\x00h\x01R" * 90_000),
         "wide references": b"\x80\x02(" + b"N" * 500_000 + b"tq\x01" + b"h\x01Q" * 90_000 + b".",
         "string bomb": b"\x80\x02X\xff\xff\xff\x7fabc.",
         "state of a storage": b"\x80\x02ctorch\nFloatStorage\n}b.",
@@ -145,10 +145,10 @@ def test_hostile_files_are_refused_and_run_nothing(tmp_path: Path, name: str) ->
     ("old", "new"),
     [
         (b"K\nK\n\x86", b"K\x0bK\n\x86"),  # the shape (10, 10), two one-byte integers: (11, 10)
-        (b"K\x00K\nK\n\x86", b"K\x01K\nK\n\x86"),  # the offset before it: 1, by which the last number is one behind
+        (b"K\x00K\nK\n\x86", b"K\x01K\nK\n\x86"),  # the offset before it becomes 1: the view ends beyond the storage
     ],
 )
-def test_a_view_outside_its_storage_is_refused(torch, tmp_path: Path, old: bytes, new: bytes) -> None:
+def test_view_outside_its_storage_is_refused(torch, tmp_path: Path, old: bytes, new: bytes) -> None:
     path = tmp_path / "pytorch_model.bin"
     torch.save({"weight": torch.arange(100.0).as_strided((10, 10), (10, 1))}, path)
     content = path.read_bytes()
@@ -169,23 +169,23 @@ def test_damaged_files_are_refused(torch, tmp_path: Path) -> None:
         path = tmp_path / f"{zipped}.bin"
         torch.save({"weight": torch.arange(1000.0), "bias": torch.ones(8)}, path, _use_new_zipfile_serialization=zipped)
         whole = path.read_bytes()
-        wanted = read_torch_tensors(path)
+        expected = read_torch_tensors(path)
         for _ in range(60):
             cut = rng.randrange(len(whole))
             path.write_bytes(whole[:cut])
             with pytest.raises(ValueError, match="weights"):
                 read_torch_tensors(path)
         for _ in range(200):
-            place = rng.randrange(len(whole))
-            path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << rng.randrange(8))]) + whole[place + 1 :])
+            index = rng.randrange(len(whole))
+            path.write_bytes(whole[:index] + bytes([whole[index] ^ (1 << rng.randrange(8))]) + whole[index + 1 :])
             try:
-                found = read_torch_tensors(path)
+                arrays = read_torch_tensors(path)
             except ValueError:
                 continue
-            # The old format has no checksum: a flipped number is a number. But nothing else may happen.
+            # The old format has no checksum, so flipped numbers go unnoticed; any other damage is refused.
             if zipped:
-                for name in found:
-                    np.testing.assert_array_equal(found[name], wanted[name])
+                for name in arrays:
+                    np.testing.assert_array_equal(arrays[name], expected[name])
 
 
 def safetensors_file(header: dict | bytes, data: bytes = b"", size: int | None = None) -> bytes:
@@ -193,7 +193,7 @@ def safetensors_file(header: dict | bytes, data: bytes = b"", size: int | None =
     return (len(text) if size is None else size).to_bytes(8, "little") + text + data
 
 
-def test_reads_what_safetensors_saved(tmp_path: Path) -> None:
+def test_read_safetensors_reads_saved_files(tmp_path: Path) -> None:
     saved = {
         "a": np.arange(6, dtype=np.float32).reshape(2, 3),
         "b": np.array([1, 2], np.int64),
@@ -201,10 +201,10 @@ def test_reads_what_safetensors_saved(tmp_path: Path) -> None:
         "empty": np.zeros((0, 3), np.float32),
     }
     safetensors.numpy.save_file(saved, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    found = read_safetensors(tmp_path / "model.safetensors")
-    assert found.keys() == saved.keys()
+    arrays = read_safetensors(tmp_path / "model.safetensors")
+    assert arrays.keys() == saved.keys()
     for name, array in saved.items():
-        np.testing.assert_array_equal(found[name], array)
+        np.testing.assert_array_equal(arrays[name], array)
     half = np.array([1.5, -2.0], ml_dtypes.bfloat16)
     header = {"x": {"dtype": "BF16", "shape": [2], "data_offsets": [0, 4]}}
     (tmp_path / "bf16").write_bytes(safetensors_file(header, half.tobytes()))

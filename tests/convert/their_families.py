@@ -1,4 +1,4 @@
-"""transformers' networks of every family at small sizes, with every parameter random, and rows to put through them."""
+"""Small transformers networks of every family with random parameters, and rows of ids for them."""
 
 from __future__ import annotations
 
@@ -36,22 +36,28 @@ SIZES = {
 
 
 IN_TRANSFORMERS = tuple(name for name, family in FAMILIES.items() if family.huggingface)
-SUITE = ("bert", "albert", "modernbert", "deberta-v2", "esm")  # of different structure; the long tier has every family
+SUITE = (
+    "bert",
+    "albert",
+    "modernbert",
+    "deberta-v2",
+    "esm",
+)  # of different structure; the long tests have every family
 
 
 def members(names: Iterable[str] = IN_TRANSFORMERS) -> list[Any]:
-    """Parameters of a test for every family, `long` but for those of the suite."""
+    """Test parameters for every family; families outside the suite are marked `long`."""
     return [pytest.param(name, marks=() if name in SUITE else pytest.mark.long) for name in names]
 
 
 def small(family: str, **fields) -> ModelConfig:
-    """The base size of a family, made small in every number but not in kind."""
+    """The base size of a family with smaller numbers and the same structure."""
     base = FAMILIES[family].presets["base"]
     narrow = {"relative_max": 9, "relative_buckets": min(base.relative_buckets, 6)} if base.relative_max else {}
     narrow |= {"mask_token_id": MASK} if base.token_dropout else {}
     narrow |= ({"embedding_size": 8} if base.embedding_size else {}) | ({"window": 4} if base.window else {})
     if base.attention_block:
-        # Blocks of a token, so that rows have more than attention is full in; random ones as theirs are in evaluation.
+        # Blocks of one token, so that rows exceed full attention; random blocks as in transformers' evaluation.
         narrow |= {"attention_block": 1, "random_blocks": 2, "random_blocks_seed": -1}
     narrow |= {"mlm_inner_size": 10} if base.mlm_inner_size else {}
     return replace(base, **(SIZES | narrow | fields))
@@ -76,7 +82,7 @@ SMALL = {
         **{f"relative_{key}": 0 for key in ("max", "buckets")},
         **{f"relative_{key}": False for key in ("shared", "norm")},
     ),
-    # Behind the first layer a whole period of layers and one more.
+    # After the first layer, a whole period of layers and one more.
     "modernbert deep": small("modernbert", num_hidden_layers=5),
     "esm-1b": small("esm", position_embedding="learned", embedding_norm="norm_dropout"),
     "eurobert grouped": small("eurobert", num_key_value_heads=1),
@@ -102,19 +108,19 @@ def their_config(config: ModelConfig):
     return transformers.AutoConfig.for_model(**values)
 
 
-def tensors_of_theirs(network, config: ModelConfig) -> dict[str, np.ndarray]:
-    """Their parameters by name, each tied one once, with the prefix that the encoder's own class leaves out."""
-    known = get_family(config.family).huggingface
-    prefix = known.prefix if hf_class(config).bare else ""
+def their_tensors(network, config: ModelConfig) -> dict[str, np.ndarray]:
+    """Their parameters by name, tied ones once, with the prefix that the encoder's own class leaves out."""
+    hf = get_family(config.family).huggingface
+    prefix = hf.prefix if hf_class(config).bare else ""
     named = {prefix + name: p.detach().numpy() for name, p in network.named_parameters(remove_duplicate=False)}
-    named = {name: x for name, x in named.items() if name not in known.tied}
-    return {name: x for name, x in named.items() if name in their_shapes(config) or not name.startswith(known.ignored)}
+    named = {name: x for name, x in named.items() if name not in hf.tied}
+    return {name: x for name, x in named.items() if name in their_shapes(config) or not name.startswith(hf.ignored)}
 
 
 def our_params(network, config: ModelConfig):
-    """Their parameters as ours; those that they do not have are zero."""
+    """Convert their parameters to ours; parameters that they lack are zero."""
     zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), abstract_network(config)[1])
-    return zeros | from_huggingface_tensors(tensors_of_theirs(network, config), config, SPECIAL["pad"])
+    return zeros | from_huggingface_tensors(their_tensors(network, config), config, SPECIAL["pad"])
 
 
 def rows(config: ModelConfig, length: int = LENGTH) -> dict[str, np.ndarray]:
@@ -128,36 +134,36 @@ def rows(config: ModelConfig, length: int = LENGTH) -> dict[str, np.ndarray]:
     types = np.where(real, draw.integers(0, max(1, config.type_vocab_size), real.shape), 0)
     batch = {"input_ids": ids, "token_type_ids": types, "attention_mask": real.astype(np.int64)}
     if config.global_tokens == "marked":
-        # Neighbours and one within the windows of others; one; one that is its row; none.
+        # Global tokens by row: two neighbours and one within other windows; one; the only token; none.
         batch["global_attention_mask"] = np.zeros_like(ids)
         batch["global_attention_mask"][[0, 0, 0, 1, 2], [0, 1, 8, 4, 0]] = 1
     return batch
 
 
 def global_positions(batch) -> np.ndarray | None:
-    """The positions of the tokens that are marked, -1 in unused slots: int32 [B, G]."""
+    """The positions of marked tokens, -1 in unused slots: int32 [B, G]."""
     if "global_attention_mask" not in batch:
         return None
-    places = [np.flatnonzero(row) for row in batch["global_attention_mask"]]
-    most = max(map(len, places))
-    return np.array([np.pad(row, (0, most - len(row)), constant_values=-1) for row in places], np.int32)
+    positions = [np.flatnonzero(row) for row in batch["global_attention_mask"]]
+    most = max(map(len, positions))
+    return np.array([np.pad(row, (0, most - len(row)), constant_values=-1) for row in positions], np.int32)
 
 
 def our_forward(config: ModelConfig, params, batch) -> dict[str, jax.Array]:
-    """States of every layer, and the logits of the heads of pretraining at every token or of every row."""
+    """States of every layer, and the logits of the pretraining heads at every token or for every row."""
     bert = bind(abstract_network(config)[0], params)
     ids, types, mask = (
         jnp.asarray(batch[name], jnp.int32) for name in ("input_ids", "token_type_ids", "attention_mask")
     )
     marked = global_positions(batch)
-    found = {"states": bert.encoder.hidden_states(ids, types, mask, packed=False, global_positions=marked)}
+    outputs = {"states": bert.encoder.hidden_states(ids, types, mask, packed=False, global_positions=marked)}
     everywhere = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
-    hidden = found["states"][-1]
+    hidden = outputs["states"][-1]
     for head in hf_class(config).outputs:
-        of_rows = getattr(HEADS[head], "needs_pooler", False)
-        logits = getattr(bert, head.replace("_head", "_logits"))(hidden, everywhere[:, :1] if of_rows else everywhere)
-        found[logits_name(head)] = logits[:, 0] if of_rows else logits[..., : config.vocab_size]
-    return found
+        per_row = getattr(HEADS[head], "needs_pooler", False)
+        logits = getattr(bert, head.replace("_head", "_logits"))(hidden, everywhere[:, :1] if per_row else everywhere)
+        outputs[logits_name(head)] = logits[:, 0] if per_row else logits[..., : config.vocab_size]
+    return outputs
 
 
 def their_forward(network, config: ModelConfig, batch) -> dict:
@@ -166,17 +172,17 @@ def their_forward(network, config: ModelConfig, batch) -> dict:
     has_types = config.type_vocab_size > 0
     inputs = {name: torch.from_numpy(x) for name, x in batch.items() if has_types or name != "token_type_ids"}
     out = network(**inputs, output_hidden_states=True)
-    # BigBird's first states are those of rows that it has padded to whole blocks.
+    # BigBird pads rows to whole blocks, so its first states are longer.
     length = batch["input_ids"].shape[1]
-    found = {"states": torch.stack([states[:, :length] for states in out.hidden_states])}
+    outputs = {"states": torch.stack([states[:, :length] for states in out.hidden_states])}
     for head, output in hf_class(config).outputs.items():
         per_token = not HEADS[head].needs_pooler
-        found[logits_name(head)] = out[output].reshape(*batch["input_ids"].shape, -1) if per_token else out[output]
-    return found
+        outputs[logits_name(head)] = out[output].reshape(*batch["input_ids"].shape, -1) if per_token else out[output]
+    return outputs
 
 
-def slopes_of(theirs, batch) -> dict[str, np.ndarray]:
-    """A fixed random weight of every logit at real tokens: their sum is a loss that no entry drops out of."""
+def output_slopes(theirs, batch) -> dict[str, np.ndarray]:
+    """A fixed random weight for every logit at real tokens; the weighted sum is a loss that depends on every entry."""
     draw = np.random.default_rng(5)
     real = batch["attention_mask"] == 1
     return {
@@ -187,19 +193,19 @@ def slopes_of(theirs, batch) -> dict[str, np.ndarray]:
 
 
 def their_gradients(network, config: ModelConfig, theirs, slopes) -> dict[str, np.ndarray]:
-    """Of the weighted sum of their outputs by each of their parameters, those that are tied once."""
+    """Gradients of the weighted sum of their outputs by each of their parameters, tied ones once."""
     import torch
 
     network.zero_grad()
     sum((torch.from_numpy(slope).to(theirs[key].dtype) * theirs[key]).sum() for key, slope in slopes.items()).backward()
-    known = get_family(config.family).huggingface
-    prefix = known.prefix if hf_class(config).bare else ""
+    hf = get_family(config.family).huggingface
+    prefix = hf.prefix if hf_class(config).bare else ""
     named = {prefix + n: p.grad for n, p in network.named_parameters(remove_duplicate=False) if p.grad is not None}
-    return {name: gradient.numpy() for name, gradient in named.items() if name not in known.tied}
+    return {name: gradient.numpy() for name, gradient in named.items() if name not in hf.tied}
 
 
 def our_gradients(config: ModelConfig, params, batch, slopes) -> dict[str, np.ndarray]:
-    """Of the same sum by each parameter, as transformers names it."""
+    """Gradients of the same sum by each of our parameters, under transformers' names."""
 
     @jax.jit
     @jax.grad
@@ -210,8 +216,8 @@ def our_gradients(config: ModelConfig, params, batch, slopes) -> dict[str, np.nd
     return to_huggingface_tensors(gradient(params), config, SPECIAL["pad"])
 
 
-def norm_of_all(gradients) -> float:
-    """Of all gradients as one vector."""
+def total_norm(gradients) -> float:
+    """Norm of all gradients as one vector."""
     return float(np.sqrt(sum(np.square(x, dtype=np.float64).sum() for x in gradients.values())))
 
 

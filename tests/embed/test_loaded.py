@@ -108,7 +108,7 @@ def test_fill_mask_rejects_fine_tuned_models(tmp_path: Path) -> None:
         model = replace(tuned, config=replace(tuned.config, init_from=str(source)))
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(json.dumps(to_dict(model.config)))
-        advice = f"fill masks; use {run}, from which it was fine-tuned" if name != "lost" else "fill masks$"
+        advice = f"fill masks; use {run}, which it was fine-tuned from" if name != "lost" else "fill masks$"
         with pytest.raises(ValueError, match=advice):
             LoadedModel(model, ("MLM head",)).fill_mask("the [MASK]")
 

@@ -197,10 +197,10 @@ def test_teacher_of_another_task_is_rejected(start: Start, tmp_path: Path, monke
         monkeypatch.setattr("bertjax.convert.teacher.read_source", lambda source: teacher)
 
     use_teacher("tokens")
-    with pytest.raises(ValueError, match="it was fine-tuned for tokens, and the task is one of sequence; name a model"):
+    with pytest.raises(ValueError, match="it was fine-tuned for tokens, and this task is sequence; name a model"):
         read_task_teacher(config, kind)
     use_teacher("")
-    with pytest.raises(ValueError, match="it was only pretrained, and the task is one of sequence"):
+    with pytest.raises(ValueError, match="it was only pretrained, and this task is sequence"):
         read_task_teacher(config, kind)
     use_teacher("sequence", max_position_embeddings=16)
     with pytest.raises(ValueError, match="it has 16 positions, and rows have 32 tokens"):
@@ -211,7 +211,7 @@ def test_teacher_of_another_task_is_rejected(start: Start, tmp_path: Path, monke
         read_task_teacher(layers, kind)
     teacher = read_task_teacher(config, kind)
     assert teacher is not None
-    with pytest.raises(ValueError, match="its labels are a, b, and those of the task red, green; name a model"):
+    with pytest.raises(ValueError, match="its labels are a, b, and the task's are red, green; name a model"):
         fit_task_teacher(teacher, config, start.tokenizer, kind, ("red", "green"))
     with pytest.raises(ValueError, match=r"task\.distil='layers' without a teacher"):
         read_task_teacher(replace(layers, distillation=DistillationConfig()), kind)

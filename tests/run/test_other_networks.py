@@ -66,8 +66,8 @@ def test_long_rows_start_from_512_positions(corpus: Path, tmp_path: Path) -> Non
     start = ("--init-from", str(tmp_path / "short"), "--model.type-vocab-size", "4")
     finish(command(recipe, corpus, tmp_path / "long", *FEW, *LONG, *steps(6), *start), log)
     output = log.read_text()
-    assert "the position table has 640 rows: the 512 there, repeated from the start" in output
-    assert "segments from 2 on start as the row of segment 0" in output
+    assert "the position table has 640 rows: the source's 512, repeated from the start" in output
+    assert "segments from 2 on start as copies of segment 0" in output
     trained = weights(tmp_path / "long")
     assert trained["encoder/embeddings/position"].shape == (640, 32)
     assert trained["encoder/embeddings/token_type"].shape == (4, 32)

@@ -102,10 +102,10 @@ def test_remote_export_replaces_only_an_export(trained):
     export_huggingface(model, target)
     before = target.sizes()
     (target / "model.safetensors").write_bytes(b"of somebody else")
-    with pytest.raises(ValueError, match=f"export to {target}: model.safetensors there is not the one"):
+    with pytest.raises(ValueError, match=f"export to {target}: its model.safetensors does not match the digest"):
         export_huggingface(model, target)
     (target / "notes.txt").write_bytes(b"mine")
-    with pytest.raises(ValueError, match=r"it holds notes.txt, which is not of an export"):
+    with pytest.raises(ValueError, match=r"it holds notes.txt, which does not belong to an export"):
         export_huggingface(model, target)
     assert before.keys() < target.sizes().keys()
 

@@ -49,7 +49,7 @@ def test_longformer_starts_from_roberta_with_4096_positions(tmp_path: Path) -> N
 def assert_repeated(folder: Path, before: dict, length: int) -> None:
     """Check that every position is within four steps at a rate of 3e-5 of the repeated table."""
     table = np.asarray(before["embeddings"]["position"])
-    note = f"the position table has {length:,} rows: the {len(table)} there, repeated from the start"
+    note = f"the position table has {length:,} rows: the source's {len(table)}, repeated from the start"
     assert note in (folder / "log").read_text()
     after = load_run(folder / "run").params["encoder"]
     repeated = np.concatenate([table] * (-(-length // len(table))))[:length]

@@ -227,14 +227,15 @@ def _require(model: TrainedModel, vectors: Vectors, name: str, options: Mapping[
     config = model.config.model
     if unsupported := [option for option, values in options.items() if getattr(config, option) not in values]:
         settings = ", ".join(f"model.{option}={getattr(config, option)!r}" for option in unsupported)
-        raise ValueError(f"--to {name}: {settings}: bertjax writes no such graph; export to huggingface")
+        raise ValueError(f"--to {name}: {settings}: not supported by this format; export to huggingface")
     check_vectors(config, vectors.pooling, "last")
     if vectors.normalize and vectors.pooling == "none":
         raise ValueError("--normalize scales a text's vector; choose one with --pooling")
     marks = config.global_tokens == "marked" and gives_logits(model, vectors)
     if marks and get_kind(model.kind).global_tokens is not None:
         raise ValueError(
-            f"--to {name}: model.global_tokens='marked': no input says which tokens a task marks; export to huggingface"
+            f"--to {name}: model.global_tokens='marked': the export has no input for the tokens that a task marks; "
+            "export to huggingface"
         )
 
 

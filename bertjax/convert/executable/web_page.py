@@ -139,7 +139,7 @@ function answerIn({ ids, tokens, begins }, starts, ends) {
       }
     }
   }
-  if (!span) return "(no word of a text is in the row)";
+  if (!span) return "(no word of the text fits into the row)";
   const none = Math.fround(starts[0] + ends[0]);
   const odds = Math.fround(Math.fround(none - starts[span.start]) - ends[span.end]);
   if (signature.null_threshold !== null && odds > signature.null_threshold) return "(the text does not answer it)";
@@ -147,7 +147,7 @@ function answerIn({ ids, tokens, begins }, starts, ends) {
 }
 
 // [column heads, rows of cells] for the result of `answer`, by `signature.shows`.
-const shown = {
+const tables = {
   classes(lines, { outputs }) {
     const labels = signature.labels, rows = slices(outputs.logits.data, labels.length || 1);
     const shares = signature.several_hold ? row => row.map(value => 1 / (1 + Math.exp(-value))) : softmax;
@@ -200,7 +200,7 @@ async function run() {
   if (!lines.length) return setStatus("Write a text first.");
   const start = performance.now();
   const result = await answer(lines);
-  showTable(shown[signature.shows](lines, result));
+  showTable(tables[signature.shows](lines, result));
   const elapsed = Math.round(performance.now() - start), plural = lines.length > 1 ? "s" : "";
   setStatus(`${lines.length} text${plural} in ${elapsed} ms, here in the browser${leftOut(result.rows)}`);
 }

@@ -90,7 +90,7 @@ def _pad_id(values: Mapping[str, Any], hf: HuggingFace, file: str | Path = "conf
         raise ValueError(f"{file}: pad_token_id is {value!r}, which is not a token's id")
     if hf.fixed_pad_id and value != hf.pad_token_id:
         raise ValueError(
-            f"{file}: pad_token_id is {value}; transformers' {hf.beginning} takes {hf.pad_token_id} for padding "
-            "whatever the file says; use a vocabulary with its padding token there, such as byte_bpe makes"
+            f"{file}: pad_token_id is {value}; transformers' {hf.beginning} always pads with {hf.pad_token_id}; "
+            "use a vocabulary whose padding token has that id, such as one trained with byte_bpe"
         )
     return value

@@ -55,7 +55,9 @@ def read_huggingface(directory: str | Path) -> ForeignModel:
             require_content(folder / name)
     tokenizer = read_tokenizer(folder, config.family)
     tensors, left_out = canonical_names(read_weights(folder), config, f"hf:{folder}")
-    notes = [f"left out, not of a {architecture(config)}: {', '.join(left_out[:5])}"] if left_out else []
+    notes = (
+        [f"left out, since {architecture(config)} has no such tensors: {', '.join(left_out[:5])}"] if left_out else []
+    )
     model = foreign_model(f"hf:{folder}", config, tokenizer, tensors, notes, read_pad_id(values, file))
     if not kind:
         return model

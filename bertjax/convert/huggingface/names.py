@@ -70,7 +70,7 @@ def class_with(config: ModelConfig, head: str) -> Class:
     classes = hf_classes(config)
     if head not in classes:
         raise ValueError(
-            f"--head {head}: transformers has no class of the family {config.family!r} with this head alone; choose "
+            f"--head {head}: transformers has no class of the family {config.family!r} with only this head; choose "
             f"{', '.join(classes)}"
         )
     return classes[head]

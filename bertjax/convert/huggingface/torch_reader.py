@@ -195,7 +195,7 @@ def read_torch_tensors(path: str | Path) -> dict[str, np.ndarray]:
         *(ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, OSError, RuntimeError, TypeError),
         *(ValueError, pickle.UnpicklingError, struct.error, zipfile.BadZipFile),
     ) as error:
-        raise ValueError(f"weights {path}: not a file of torch.save that can be read: {error}") from None
+        raise ValueError(f"weights {path}: not a readable file of torch.save: {error}") from None
 
 
 def _array(name: str, view: _View, flat: np.ndarray) -> np.ndarray:

@@ -98,7 +98,7 @@ def export_sentence_transformers(
     """
     check_vectors(model.config.model, pooling, "last")
     if pooling not in _MODES:
-        raise ValueError(f"--pooling {pooling}: {LIBRARY} makes one vector of a text; choose {', '.join(_MODES)}")
+        raise ValueError(f"--pooling {pooling}: {LIBRARY} makes one vector per text; choose {', '.join(_MODES)}")
     if "pooler" in get_family(model.config.model.family).heads and "pooler" not in model.params:
         raise ValueError(
             f"{model.directory}: a network for {model.kind} has no pooler, which {LIBRARY} expects of BERT"

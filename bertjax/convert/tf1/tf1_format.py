@@ -177,8 +177,8 @@ def _config(model: TrainedModel) -> dict[str, Any]:
     names = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
     if model.config.model.hidden_act not in names:
         raise ValueError(
-            f"model.hidden_act={model.config.model.hidden_act!r}: google-research/bert computes gelu in its tanh form "
-            "alone; train with model.hidden_act=gelu_tanh to export there, or export to huggingface"
+            f"model.hidden_act={model.config.model.hidden_act!r}: google-research/bert computes gelu only in its tanh "
+            "form; train with model.hidden_act=gelu_tanh to export there, or export to huggingface"
         )
     if model.config.model.causal:
         raise ValueError("model.causal=True: google-research/bert's attention sees both sides; export to huggingface")
