@@ -1,4 +1,4 @@
-"""A server on this machine that speaks the part of the Hugging Face Hub's protocol that huggingface_hub uses here."""
+"""A local server for the part of the Hugging Face Hub's protocol that the tests use through huggingface_hub."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ LARGE = 4096  # bytes from which a file is uploaded by git-lfs
 
 
 class Repository:
-    """Its files by commit; `main` is the last. `card` has the metadata of its README."""
+    """A repository: its files by commit, the last of which is `main`, and the metadata of its README (`card`)."""
 
     def __init__(self, private: bool = False, *, gated: bool = False, card: dict | None = None) -> None:
         self.private, self.gated, self.card = private, gated, card or {}
         self.commits: dict[str, dict[str, bytes]] = {}
 
     def commit(self, files: dict[str, bytes]) -> str:
-        """Files added to those of the last commit; the name of the new one."""
-        whole = (list(self.commits.values()) or [{}])[-1] | files
-        name = hashlib.sha1(json.dumps([len(self.commits), *sorted(whole)]).encode()).hexdigest()
-        self.commits[name] = whole
+        """Add files to those of the last commit; returns the name of the new commit."""
+        tree = (list(self.commits.values()) or [{}])[-1] | files
+        name = hashlib.sha1(json.dumps([len(self.commits), *sorted(tree)]).encode()).hexdigest()
+        self.commits[name] = tree
         return name
 
     def resolve(self, revision: str) -> str | None:
-        """The commit of `main` or of a (shortened) commit."""
+        """Resolve `main` or a (shortened) name of a commit to its full name."""
         if revision == "main":
             return list(self.commits)[-1]
         return next((name for name in self.commits if name.startswith(revision)), None)
 
 
 class Hub(ThreadingHTTPServer):
-    """The server; `asked` has the method and path of every request, `sent` (path, bytes) of each file or part of it.
+    """The server. `asked` has the method and path of every request, `sent` (path, bytes) of every file or part sent.
 
     Data sets are repositories named `datasets/OWNER/NAME`.
     """
@@ -54,11 +54,11 @@ class Hub(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Of HF_ENDPOINT."""
+        """The value of HF_ENDPOINT."""
         return f"http://127.0.0.1:{self.server_port}"
 
     def add(self, name: str, folder: Path, only: tuple[str, ...] = (), **more: bytes) -> str:
-        """A commit of the files of a folder, or `only` some of them, and `more`; its name."""
+        """Commit the files of a folder, or `only` some of them, and `more`; returns the name of the commit."""
         files = {path.name: path.read_bytes() for path in folder.iterdir() if not only or path.name in only}
         return self.repositories.setdefault(name, Repository()).commit(files | more)
 
@@ -68,7 +68,7 @@ class Hub(ThreadingHTTPServer):
 
 
 def _about(content: bytes) -> dict:
-    """What the Hub tells of a file: its size, its git object and, of a large one, its SHA-256."""
+    """The Hub's metadata of a file: its size, its git object and, for a large one, its SHA-256."""
     about: dict = {"size": len(content), "blobId": hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()}
     if len(content) >= LARGE:
         about["lfs"] = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 130}
@@ -80,7 +80,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: Hub
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
     def do_HEAD(self) -> None:
         self._get(body=False)
@@ -95,53 +95,55 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(200 if good else 400)
 
     def do_POST(self) -> None:
-        path, content = self._asked(), self._content()
+        path, content = self._record_request(), self._content()
         if not self._authorized():
             self._refuse(401, "", "Invalid username or password.")
         elif path == "/api/validate-yaml":
             self._json({"errors": [], "warnings": []})
         elif path == "/api/repos/create":
             self._create(json.loads(content))
-        elif found := re.fullmatch(r"/api/models/(.+)/preupload/main", path):
+        elif match := re.fullmatch(r"/api/models/(.+)/preupload/main", path):
             files = json.loads(content)["files"]
             modes = [
                 {"path": f["path"], "uploadMode": "lfs" if f["size"] >= LARGE else "regular", "shouldIgnore": False}
                 for f in files
             ]
             self._json({"files": modes})
-        elif found := re.fullmatch(r"/(.+)\.git/info/lfs/objects/batch", path):
-            self._json({"transfer": "basic", "objects": [self._place(one) for one in json.loads(content)["objects"]]})
+        elif match := re.fullmatch(r"/(.+)\.git/info/lfs/objects/batch", path):
+            self._json(
+                {"transfer": "basic", "objects": [self._upload_actions(one) for one in json.loads(content)["objects"]]}
+            )
         elif path == "/lfs/verify":
-            told = json.loads(content)
-            self._send(200 if len(self.server.uploaded[told["oid"]]) == told["size"] else 400)
-        elif found := re.fullmatch(r"/api/models/(.+)/commit/main", path):
-            self._commit(found[1], [json.loads(line) for line in content.splitlines()])
+            upload = json.loads(content)
+            self._send(200 if len(self.server.uploaded[upload["oid"]]) == upload["size"] else 400)
+        elif match := re.fullmatch(r"/api/models/(.+)/commit/main", path):
+            self._commit(match[1], [json.loads(line) for line in content.splitlines()])
         else:
             self._refuse(404, "", f"no such endpoint: {path}")
 
     def _get(self, body: bool) -> None:
-        path = self._asked()
+        path = self._record_request()
         if path == "/api/whoami-v2":
             if not self._authorized():
                 return self._refuse(401, "", "Invalid credentials in Authorization header")
             return self._json({"type": "user", "name": USER, "orgs": [{"name": TEAM, "type": "org"}], "auth": {}})
-        if found := re.fullmatch(r"/api/(?:models|(datasets))/(.+?)/tree/([^/]+)(?:/(.+))?", path):
-            name = f"datasets/{found[2]}" if found[1] else found[2]
-            return self._tree(name, unquote(found[3]), unquote(found[4] or ""))
-        if found := re.fullmatch(r"/api/datasets/(.+)/auth-check", path):
-            repository = self.server.repositories[f"datasets/{found[1]}"]
+        if match := re.fullmatch(r"/api/(?:models|(datasets))/(.+?)/tree/([^/]+)(?:/(.+))?", path):
+            name = f"datasets/{match[2]}" if match[1] else match[2]
+            return self._tree(name, unquote(match[3]), unquote(match[4] or ""))
+        if match := re.fullmatch(r"/api/datasets/(.+)/auth-check", path):
+            repository = self.server.repositories[f"datasets/{match[1]}"]
             is_open = not repository.gated or self._authorized()
             return self._send(200) if is_open else self._refuse(403, "GatedRepo", "Access is restricted")
-        if found := re.fullmatch(r"/api/(?:models|(datasets))/(.+?)(?:/revision/(.+))?", path):
-            name, revision, file = found[2], unquote(found[3] or "main"), None
-            name = f"datasets/{name}" if found[1] else name
-        elif found := re.fullmatch(r"/(.+)/resolve/([^/]+)/(.+)", path):
-            name, revision, file = found[1], unquote(found[2]), found[3]
+        if match := re.fullmatch(r"/api/(?:models|(datasets))/(.+?)(?:/revision/(.+))?", path):
+            name, revision, file = match[2], unquote(match[3] or "main"), None
+            name = f"datasets/{name}" if match[1] else name
+        elif match := re.fullmatch(r"/(.+)/resolve/([^/]+)/(.+)", path):
+            name, revision, file = match[1], unquote(match[2]), match[3]
         else:
             return self._refuse(404, "", f"no such endpoint: {path}")
         repository = self.server.repositories.get(name)
         if repository is None or (repository.private and not self._authorized()):
-            return self._refuse(404, "RepoNotFound", "Repository not found")  # as the Hub says of both
+            return self._refuse(404, "RepoNotFound", "Repository not found")  # the Hub answers both cases alike
         if (commit := repository.resolve(revision)) is None:
             return self._refuse(404, "RevisionNotFound", f"Invalid rev id: {revision}")
         files = repository.commits[commit]
@@ -181,15 +183,15 @@ class _Handler(BaseHTTPRequestHandler):
                 entries[path] = {"type": "file", "path": path, "oid": about["blobId"], "size": about["size"]}
         return self._json(list(entries.values()))
 
-    def _create(self, asked: dict) -> None:
-        name = f"{asked.get('organization') or USER}/{asked['name']}"
+    def _create(self, request: dict) -> None:
+        name = f"{request.get('organization') or USER}/{request['name']}"
         if name in self.server.repositories:
             return self._json({"error": "You already created this model repo", "url": f"{self.server.url}/{name}"}, 409)
-        self.server.repositories[name] = Repository("private" in (asked.get("visibility"), asked.get("private")))
+        self.server.repositories[name] = Repository("private" in (request.get("visibility"), request.get("private")))
         self.server.repositories[name].commit({".gitattributes": b""})
         return self._json({"url": f"{self.server.url}/{name}"})
 
-    def _place(self, about: dict) -> dict:
+    def _upload_actions(self, about: dict) -> dict:
         url = self.server.url
         actions = {"upload": {"href": f"{url}/lfs/{about['oid']}"}, "verify": {"href": f"{url}/lfs/verify"}}
         return about | {"actions": actions}
@@ -205,7 +207,7 @@ class _Handler(BaseHTTPRequestHandler):
         commit = self.server.repositories[name].commit(files)
         self._json({"success": True, "commitUrl": f"{self.server.url}/{name}/commit/{commit}", "commitOid": commit})
 
-    def _asked(self) -> str:
+    def _record_request(self) -> str:
         path = urlsplit(self.path).path
         self.server.asked.append(f"{self.command} {path}")
         return path

@@ -20,7 +20,7 @@ from bertjax.tokenization.huggingface import provide_sentencepiece_messages
 
 pytestmark = pytest.mark.run
 
-# Reactions as the model was trained on them, a space between what its tokenizer cuts.
+# Reactions in the format of the model's training data, with spaces between its tokens.
 REACTIONS = (
     "C C ( = O ) O [MASK] C C O > > C C ( = O ) O C C",
     "c 1 c c c c c 1 Br . O B ( O ) c 1 c c c c [MASK] 1",
@@ -30,27 +30,27 @@ REACTIONS = (
 
 @pytest.fixture(scope="module")
 def reactions(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of an AlbertForMaskedLM over reactions, with the rules that its own tokenizer has in code."""
+    """The folder of an AlbertForMaskedLM over reactions, with the rules that its own tokenizer has only in code."""
     source = real_data / "checkpoints" / "rxnmapper_albert"
     if not source.is_dir():
         pytest.skip("needs the checkpoint rxnmapper_albert")
     folder = tmp_path_factory.mktemp("model") / "rxn"
     shutil.copytree(source, folder)
     folder.chmod(0o755)
-    told = {"do_lower_case": False, "tokenizer_class": "BertTokenizer"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(told))
+    settings = {"do_lower_case": False, "tokenizer_class": "BertTokenizer"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     return folder
 
 
-def test_a_trained_albert_fills_masks_as_in_transformers(
+def test_trained_albert_fills_masks_like_transformers(
     reactions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     assert main(["import", f"hf:{reactions}", "--output", "run"]) == 0
-    said = capsys.readouterr().out
-    assert "MLM logits" in said and "hidden states" in said, "the comparison uses the class that the folder has"
-    assert "fill-mask" in said and "SOP head: not in the source" in said
+    output = capsys.readouterr().out
+    assert "MLM logits" in output and "hidden states" in output, "the comparison uses the class that the folder has"
+    assert "fill-mask" in output and "SOP head: not in the source" in output
     model = load_run("run")
     assert model.config.model.layer_groups == 1 and model.config.model.embedding_size == 128
     network = transformers.AlbertForMaskedLM.from_pretrained(reactions).eval()
@@ -84,14 +84,13 @@ def sample(real_data: Path) -> list[str]:
     return [line for line in lines if line.strip()]
 
 
-def differing(ours, theirs, texts: list[str]) -> list[str]:
-    """The texts with other ids."""
-    found = theirs(texts, add_special_tokens=False, verbose=False)["input_ids"]
-    return [text for text, a, b in zip(texts, ours.encode_sentences(texts), found, strict=True) if a.tolist() != b]
+def texts_with_other_ids(ours, theirs, texts: list[str]) -> list[str]:
+    their_ids = theirs(texts, add_special_tokens=False, verbose=False)["input_ids"]
+    return [text for text, a, b in zip(texts, ours.encode_sentences(texts), their_ids, strict=True) if a.tolist() != b]
 
 
 @pytest.mark.long  # the suite has it in tests/tokenization/test_byte_level.py
-def test_robertas_vocabulary_gives_the_ids_of_transformers(real_data: Path) -> None:
+def test_roberta_vocabulary_gives_transformers_ids(real_data: Path) -> None:
     transformers = pytest.importorskip("transformers")
     folder = real_data / "vocab" / "roberta-base"
     ours = read_tokenizer(folder, "roberta")
@@ -100,15 +99,15 @@ def test_robertas_vocabulary_gives_the_ids_of_transformers(real_data: Path) -> N
     theirs = transformers.RobertaTokenizer(vocab=vocabulary, merges=merges)
     assert (ours.cls_id, ours.pad_id, ours.sep_id, ours.unk_id, ours.mask_id) == (0, 1, 2, 3, 50_264)
     texts = [text for text in sample(real_data) if not re.search(r"</?s>|<(pad|unk|mask)>", text)]
-    assert len(texts) > 1000 and not differing(ours, theirs, texts)
+    assert len(texts) > 1000 and not texts_with_other_ids(ours, theirs, texts)
 
 
 @pytest.mark.long  # the suite has it in test_tokenizer_files.py
-def test_alberts_vocabulary_gives_the_ids_of_transformers(real_data: Path) -> None:
+def test_albert_vocabulary_gives_transformers_ids(real_data: Path) -> None:
     transformers = pytest.importorskip("transformers")
     provide_sentencepiece_messages()
     folder = real_data / "vocab" / "albert-base-v1"
     ours, theirs = read_tokenizer(folder, "albert"), transformers.AlbertTokenizer.from_pretrained(folder)
     assert (ours.pad_id, ours.unk_id, ours.cls_id, ours.sep_id, ours.mask_id) == (0, 1, 2, 3, 4)
     texts = sample(real_data)
-    assert len(texts) > 1000 and not differing(ours, theirs, texts)
+    assert len(texts) > 1000 and not texts_with_other_ids(ours, theirs, texts)

@@ -1,4 +1,4 @@
-"""A sentence encoder that others trained and published comes in, and its sentence vectors are what they were."""
+"""An imported, published sentence encoder has the attention of transformers."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def folder() -> Path:
 
 @pytest.fixture(scope="module")
 def run(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainedModel:
-    found = read_source(f"hf:{folder}")
-    assert found.drawn == ("MLM head", "NSP head") and not found.notes
-    return load_run(write_run(as_run(found, tmp_path_factory.mktemp("imported") / "minilm")))
+    imported = read_source(f"hf:{folder}")
+    assert imported.drawn == ("MLM head", "NSP head") and not imported.notes
+    return load_run(write_run(as_run(imported, tmp_path_factory.mktemp("imported") / "minilm")))
 
 
 @pytest.mark.long  # the suite has this model's vectors in test_vector_exports.py
-def test_attention_is_that_of_transformers(run: TrainedModel, folder: Path) -> None:
+def test_attention_equals_transformers(run: TrainedModel, folder: Path) -> None:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     rows = [read_row(run.tokenizer, pair, 128) for pair in PAIRS]
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
@@ -44,7 +44,7 @@ def test_attention_is_that_of_transformers(run: TrainedModel, folder: Path) -> N
         assert inputs["input_ids"][0].tolist() == row.ids.tolist()
         with torch.no_grad():
             theirs = np.stack([layer[0].numpy() for layer in network(**inputs, output_attentions=True).attentions])
-        # Element by element their own float32 is up to 3e-6 from their float64, and ours no farther.
+        # Per element, transformers' float32 differs from its float64 by up to 3e-6, and ours by no more.
         assert np.linalg.norm(inside.attention - theirs) <= 1e-6 * np.linalg.norm(theirs)
         np.testing.assert_allclose(inside.attention, theirs, rtol=0, atol=1.2e-5)
     assert theirs.max() > 0.9, "heads that look at something"

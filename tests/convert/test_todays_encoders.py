@@ -1,4 +1,4 @@
-"""Encoders that people use today come in, fill masks, train on, and go out again equal to transformers."""
+"""Widely used encoders import, fill masks, train further and export, all equal to transformers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 
-# A tokenizer.json of bytes and of pieces with byte fallback, and two SentencePiece models; the others are alike.
+# A tokenizer.json of bytes, one of pieces with byte fallback, and two SentencePiece models; the others are similar.
 SUITE = ("ModernBERT", "mmBERT", "DeBERTa-v3", "XLM-R")
 
 
@@ -47,7 +47,7 @@ def folder(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def their_guesses(folder: Path, text: str, top: int) -> list[tuple[int, float]]:
-    """The likeliest ids for the mask in a text, with their probabilities, as the pipeline of transformers has them."""
+    """The likeliest ids for the mask in a text and their probabilities, as in transformers' fill-mask pipeline."""
     tokenizer = reference_tokenizer(folder)
     network = transformers.AutoModelForMaskedLM.from_pretrained(folder).float().eval()
     ids = torch.tensor([tokenizer(text.replace("[MASK]", tokenizer.mask_token))["input_ids"]])
@@ -82,12 +82,12 @@ def test_encoder_fills_masks_as_transformers(encoder: Encoder, folder: Path) -> 
 
 
 def export_texts(encoder: Encoder) -> list[str]:
-    """Where sentencepiece encodes, an export of `tokenizers` cannot follow it everywhere."""
+    """Texts on which an export has the encoder's ids: `tokenizers` cannot follow sentencepiece on all texts."""
     return composed_texts() if encoder.kind == "deberta-v3" else hard_texts()
 
 
 def test_export_of_encoder_has_its_ids_and_logits(encoder: Encoder, folder: Path, tmp_path: Path) -> None:
-    """Read by transformers as it is, and saved by it once more."""
+    """Covers the export as written, and after transformers saved its tokenizer again."""
     model = as_run(read_huggingface(folder), tmp_path / "run")
     exported = export_huggingface(model, tmp_path / "export")
     compare_with_transformers(model, exported)
@@ -109,8 +109,8 @@ def _leaf(tree: dict, path: tuple) -> np.ndarray:
 
 @pytest.mark.long
 @pytest.mark.parametrize("encoder", ENCODERS, indirect=True, ids=str)
-def test_encoder_trains_on_with_its_own_vocabulary(encoder: Encoder, folder: Path, tmp_path: Path) -> None:
-    """Continued pretraining by `init_from` alone: the vocabulary is that of the weights."""
+def test_encoder_trains_further_with_its_own_vocabulary(encoder: Encoder, folder: Path, tmp_path: Path) -> None:
+    """Continued pretraining with only `init_from` set takes the vocabulary of the weights."""
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("\n\n".join("\n".join(vocabularies.LINES) for _ in range(12)) + "\n", encoding="utf-8")
     before = read_huggingface(folder)
@@ -143,7 +143,7 @@ def test_encoder_trains_on_with_its_own_vocabulary(encoder: Encoder, folder: Pat
 
 
 def test_japanese_words_cut_by_mecab_are_refused(tmp_path: Path) -> None:
-    """Of tohoku-nlp/bert-base-japanese-v3 and others: no artefact does what MeCab does."""
+    """tohoku-nlp/bert-base-japanese-v3 and others use MeCab, which no artefact can express."""
     encoder = replace(ENCODERS[0], name="bert-japanese", kind="bert", family="bert", files="legacy")
     folder = make_encoder(encoder, tmp_path / "japanese")
     path = folder / "tokenizer_config.json"

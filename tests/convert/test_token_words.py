@@ -34,7 +34,7 @@ def test_offsets_are_the_spans_of_tokens(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode_sentences([TEXT])[0]
     spans = [TEXT[first:last].strip() for first, last in tokenizer.offsets(TEXT)]
     surfaces = [tokenizer.surfaces[number].decode() for number in ids]
-    # A token of a space alone has no text; its span is the library's choice.
+    # A token that is only a space has no text; its span is the library's choice.
     pairs = [(span.lower(), surface.lower()) for span, surface in zip(spans, surfaces, strict=True) if surface]
     assert len(pairs) > len(WORDS) and all(span == surface for span, surface in pairs)
 

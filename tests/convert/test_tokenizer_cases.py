@@ -1,7 +1,7 @@
-"""Folders that were read wrongly or refused: each with its small input and the right ids.
+"""Regression cases of tokenizer folders: a small input for each, with the right ids.
 
-Beside transformers' `AutoTokenizer`, which the ids are compared with, the expected tokens are written out where they
-are short. See `test_tokenizer_matrix` for the rules of transformers that surprise.
+Ids are compared with transformers' `AutoTokenizer`; short expected tokens are written out too. `test_tokenizer_matrix`
+lists the surprising rules of transformers.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _WORDS = (
 
 
 def write(folder: Path, **files: Any) -> Path:
-    """A folder with files by name, `__` for the dot; objects as JSON."""
+    """Write files into a folder by name, with `__` for the dot; objects as JSON."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         path = folder / name.replace("__", ".")
@@ -59,12 +59,12 @@ def write(folder: Path, **files: Any) -> Path:
 
 
 def words_json(words: Sequence[str], normalizer: Any = None, **model: Any) -> dict[str, Any]:
-    """A `tokenizer.json` of BERT's over these tokens behind its five special ones."""
+    """A `tokenizer.json` of BERT's kind with its five special tokens, followed by these."""
     tokens = [*BERT_ROLES.values(), *words]
-    made = Tokenizer(models.WordPiece({token: n for n, token in enumerate(tokens)}, unk_token="[UNK]", **model))
-    made.normalizer = normalizer or normalizers.BertNormalizer(lowercase=True)
-    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    return json.loads(made.to_str())
+    tokenizer = Tokenizer(models.WordPiece({token: n for n, token in enumerate(tokens)}, unk_token="[UNK]", **model))
+    tokenizer.normalizer = normalizer or normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return json.loads(tokenizer.to_str())
 
 
 def vocab_txt(words: Sequence[str]) -> str:
@@ -78,7 +78,7 @@ def tokenizer_config(class_name: str, roles: Mapping[str, str] = BERT_ROLES, **k
 
 
 def check(folder: Path, family: str, texts: Sequence[str]) -> list[list[int]]:
-    """Our ids, which are transformers'."""
+    """Return our ids after checking that they equal transformers'."""
     tokenizer = read_tokenizer(folder, family)
     ours = [ids.tolist() for ids in tokenizer.encode_sentences(texts)]
     assert ours == reference_ids(reference_tokenizer(folder), texts, forged=True)
@@ -95,7 +95,7 @@ def word_ids(*words: str) -> list[int]:
 
 
 def test_config_without_accents_stripped_wins(tmp_path: Path) -> None:
-    """BERT's own class takes `strip_accents` from the config, where `tokenizer.json` has null."""
+    """BERT's own class takes `strip_accents` from the config if `tokenizer.json` has null."""
     config = tokenizer_config("BertTokenizer", do_lower_case=True, strip_accents=False)
     whole = words_json(_WORDS, normalizers.BertNormalizer(lowercase=True, strip_accents=None))
     write(tmp_path, config__json={"model_type": "bert"}, tokenizer__json=whole, tokenizer_config__json=config)
@@ -103,7 +103,7 @@ def test_config_without_accents_stripped_wins(tmp_path: Path) -> None:
 
 
 def test_class_default_wins_over_kept_accents(tmp_path: Path) -> None:
-    """Without the key in the config BERT's own class strips as it lower-cases, whatever `tokenizer.json` has."""
+    """Without the key, BERT's own class strips accents if it lower-cases, and ignores `tokenizer.json`."""
     whole = words_json(_WORDS, normalizers.BertNormalizer(lowercase=True, strip_accents=False))
     for name, words in {
         "BertTokenizer": ("ze", "wysoka", "izbe"),
@@ -123,7 +123,7 @@ def test_class_default_wins_over_kept_accents(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("length", [100, 101, 200, 201])
 def test_longest_word_has_a_hundred_characters(length: int, tmp_path: Path) -> None:
-    """BERT's own class has this number whatever `tokenizer.json` has; in characters behind normalisation."""
+    """BERT's own class ignores the limit of `tokenizer.json`; characters are counted after normalisation."""
     text = ("museum" * 40)[: length - 1] + "d"
     words = (*_WORDS, *(f"##{sign}" for sign in "mues"))
     whole = words_json(words, max_input_chars_per_word=3)
@@ -179,7 +179,7 @@ def test_marker_behind_the_vocabulary_is_one_id_or_refused(tmp_path: Path) -> No
 
 
 def test_text_cannot_forge_special_tokens(tmp_path: Path) -> None:
-    """They are plain text in a corpus, though a token that is not special is found beside them."""
+    """Special tokens are plain text in a corpus, while other added tokens are recognised."""
     write(
         tmp_path,
         config__json={"model_type": "bert"},
@@ -198,7 +198,7 @@ PIECES = ("albert", "xlm-roberta", "camembert", "deberta-v2", "bigbird")
 
 
 def make_folder(kind_name: str, directory: Path, is_whole: bool, **keys: Any) -> tuple[Path, str]:
-    """(a folder of a kind of the matrix with its main class, the family); with `tokenizer.json` alone, or without."""
+    """Write a folder of a kind with its main class, with only `tokenizer.json` or without; returns (folder, family)."""
     kind = next(kind for kind in kinds() if kind.name == kind_name)
     draft = kind.start()
     for choice in ("class", "roles"):
@@ -214,7 +214,7 @@ def make_folder(kind_name: str, directory: Path, is_whole: bool, **keys: Any) ->
 
 @pytest.mark.parametrize("kind", [*PIECES, "deberta-v3"])
 def test_unigram_in_tokenizer_json_is_read(kind: str, tmp_path: Path) -> None:
-    """All that transformers 5 saves for these classes."""
+    """transformers 5 saves only this file for these classes."""
     folder, family = make_folder(kind, tmp_path / "saved", is_whole=True)
     check(folder, family, hard_texts())
     reference_tokenizer(folder).save_pretrained(tmp_path / "again")
@@ -223,7 +223,7 @@ def test_unigram_in_tokenizer_json_is_read(kind: str, tmp_path: Path) -> None:
 
 
 def test_exported_unigram_is_read_after_saving_again(tmp_path: Path) -> None:
-    """Ours, loaded and saved by transformers, which leaves `spiece.model` out."""
+    """Our export, loaded and saved by transformers, which drops `spiece.model`."""
     folder = export_huggingface(family_model(tmp_path / "run", "albert"), tmp_path / "export")
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     theirs.save_pretrained(tmp_path / "again")
@@ -237,7 +237,7 @@ def test_exported_unigram_is_read_after_saving_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("texts", [composed_texts(), hard_texts()], ids=["composed", "all"])
 def test_pieces_with_byte_fallback_have_their_own_ids(texts: list[str], tmp_path: Path) -> None:
-    """sentencepiece's, which DeBERTa v3 was trained with.
+    """The ids equal sentencepiece's, which DeBERTa v3 was trained with.
 
     DebertaV2Tokenizer of transformers 5.24 makes an unknown character [UNK], and does not normalise it. `tokenizers`
     composes fewer marks than sentencepiece, and takes "<0x41>" in text for that byte.
@@ -263,7 +263,7 @@ def test_unknown_characters_are_bytes_in_gemmas_kind(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["roberta", "deberta", "modernbert", "llama", "gemma"])
 def test_nul_character_is_dropped(kind: str, tmp_path: Path) -> None:
-    """Also by vocabularies of bytes, which have a token of it: then a corpus has the same text for every tokenizer."""
+    """Byte vocabularies drop it too, though they have a token for it: every tokenizer sees the same text."""
     folder, family = make_folder(kind, tmp_path, is_whole=True)
     encode = read_tokenizer(folder, family).encode_sentences
     dropped = [ids.tolist() for ids in encode(["a\0b", "\0", "a \0 b"])]
@@ -275,8 +275,8 @@ def test_nul_character_is_dropped(kind: str, tmp_path: Path) -> None:
     [(kind, is_whole) for kind in ("bert", "mpnet", "roberta", "deberta", *PIECES) for is_whole in (True, False)]
     + [(kind, True) for kind in ("modernbert", "llama", "gemma", "japanese")],
 )
-def test_roles_are_those_of_the_reference(kind: str, is_whole: bool, tmp_path: Path) -> None:
-    """A tokenizer without [CLS] and [SEP] has the tokens of the beginning and the end in their place."""
+def test_roles_equal_the_reference(kind: str, is_whole: bool, tmp_path: Path) -> None:
+    """A tokenizer without [CLS] and [SEP] uses its tokens of the beginning and the end instead."""
     folder, family = make_folder(kind, tmp_path, is_whole)
     theirs, ours = reference_tokenizer(folder), read_tokenizer(folder, family)
     first = theirs.bos_token_id if theirs.cls_token_id is None else theirs.cls_token_id
@@ -291,7 +291,7 @@ def test_roles_are_those_of_the_reference(kind: str, is_whole: bool, tmp_path: P
 
 
 def test_vocab_txt_with_byte_order_mark_is_named(tmp_path: Path) -> None:
-    """transformers takes the mark for a part of the first token, and adds [PAD] behind the others."""
+    """transformers treats the mark as a part of the first token, and adds another [PAD] at the end."""
     write(tmp_path, config__json={"model_type": "bert"}, tokenizer_config__json=tokenizer_config("BertTokenizer"))
     (tmp_path / "vocab.txt").write_text("\ufeff" + vocab_txt(_WORDS), "utf-8")
     try:
@@ -303,7 +303,7 @@ def test_vocab_txt_with_byte_order_mark_is_named(tmp_path: Path) -> None:
         assert read.encode_sentences(["abc museum"])[0].tolist() == word_ids("abc", "museum")
 
 
-def test_repeated_token_is_to_be_renamed(tmp_path: Path) -> None:
+def test_repeated_token_is_refused_with_advice_to_rename(tmp_path: Path) -> None:
     """Removing one would shift every later id. transformers takes the second."""
     write(tmp_path, config__json={"model_type": "bert"}, tokenizer_config__json=tokenizer_config("BertTokenizer"))
     (tmp_path / "vocab.txt").write_text(vocab_txt(("abc", "museum", "ab", "museum", "a")), "utf-8")
@@ -314,7 +314,7 @@ def test_repeated_token_is_to_be_renamed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", [("abc", "", "ab", "museum"), ("abc", "", "ab", "museum", "")], ids=["one", "two"])
 def test_empty_line_shifts_no_id(words: tuple[str, ...], tmp_path: Path) -> None:
-    """It is a token that no text has, as in transformers; or refused with advice that shifts no id either."""
+    """It is a token that no text contains, as in transformers, or is refused with advice that shifts no id."""
     write(tmp_path, config__json={"model_type": "bert"}, tokenizer_config__json=tokenizer_config("BertTokenizer"))
     (tmp_path / "vocab.txt").write_text(vocab_txt(words), "utf-8")
     try:
@@ -333,7 +333,7 @@ def _decomposed(texts: Sequence[str]) -> list[str]:
 
 
 def test_own_vocabulary_that_strips_accents_has_korean(tmp_path: Path) -> None:
-    """What trains and what encodes normalise the same way: recomposed behind the stripping."""
+    """Training and encoding normalise alike: text is recomposed after accents are stripped."""
     tokenizer = tokenizer_of("albert", [*KOREAN, *LINES])
     assert tokenizer.rules.strip_accents
     for texts in (KOREAN, _decomposed(KOREAN)):
@@ -355,7 +355,7 @@ def test_lower_case_of_deberta_keeps_accents(is_whole: bool, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("kind", ["roberta", "xlm-roberta", "camembert", "bigbird"])
 def test_lower_case_key_of_cased_classes_is_ignored(kind: str, tmp_path: Path) -> None:
-    """These classes have no such key in transformers. No `tokenizer.json` is there."""
+    """These classes have no such key in transformers. The folder has no `tokenizer.json`."""
     texts = [" The Museum", " the museum"]
     folder, family = make_folder(kind, tmp_path / "true", is_whole=False, do_lower_case=True)
     plain, _ = make_folder(kind, tmp_path / "plain", is_whole=False)

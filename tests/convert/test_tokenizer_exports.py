@@ -1,4 +1,4 @@
-"""A model over every kind of tokenizer goes to Hugging Face's layout and back: equal ids and outputs."""
+"""Models with every kind of tokenizer export to Hugging Face's layout and back: equal ids and outputs."""
 
 import json
 
@@ -23,7 +23,7 @@ TEXTS = [text for pair in PAIRS for text in pair]
 TEXTS += ["東京は日本の首都である。  सत्य naïve ☃ [MASK] <mask>?", "don't\t12,5 % ÉTÉ", "ﬁne ① ｶﾞ x\u0301 \u200b."]
 
 
-def of_kind(kind, rules):
+def make_tokenizer(kind, rules):
     if kind == "wordpiece":
         return WordPiece(wordpiece().tokens, rules)
     return train_tokenizer(kind, count_for(kind, TEXTS * 5, rules), 400, rules)
@@ -33,10 +33,10 @@ def of_kind(kind, rules):
 def model(request, tmp_path):
     kind, _, characters = request.param.partition(" with ")
     rules = TextRules(True, True, "characters") if characters else TextRules(kind == "bpe", False)
-    return trained_model(tmp_path / "run", of_kind(kind, rules))
+    return trained_model(tmp_path / "run", make_tokenizer(kind, rules))
 
 
-def test_ids_and_outputs_are_those_of_transformers(model, tmp_path):
+def test_ids_and_outputs_equal_transformers(model, tmp_path):
     transformers = pytest.importorskip("transformers", reason="needs transformers")
     pytest.importorskip("torch", reason="needs torch")
     folder = export_huggingface(model, tmp_path / "out")
@@ -49,7 +49,7 @@ def test_ids_and_outputs_are_those_of_transformers(model, tmp_path):
         assert getattr(theirs, f"{role}_token_id") == number
     first, last = ours.encode_sentences(["a", "b"])
     masked = theirs(f"a {theirs.mask_token} b", add_special_tokens=False)["input_ids"]
-    assert masked == [*first, ours.mask_id, *last]  # as in training, with nothing of a space before the mask
+    assert masked == [*first, ours.mask_id, *last]  # as in training, without the space before the mask
     assert f"Text with a {theirs.mask_token} in it." in (folder / "README.md").read_text()
     pair = theirs(f"a {theirs.mask_token} b", "c")
     assert pair["input_ids"].count(ours.mask_id) == 1 and pair["token_type_ids"][-1] == 1
@@ -58,7 +58,7 @@ def test_ids_and_outputs_are_those_of_transformers(model, tmp_path):
     assert config["pad_token_id"] == ours.pad_id and config["vocab_size"] == ours.vocab_size
 
 
-def test_there_and_back(model, tmp_path):
+def test_tokenizer_round_trips(model, tmp_path):
     folder = export_huggingface(model, tmp_path / "out")
     back = read_huggingface(folder).tokenizer
     assert (back.fingerprint, back.rules, back.kind_name) == (
@@ -69,19 +69,21 @@ def test_there_and_back(model, tmp_path):
     assert export_huggingface(model, folder) == folder  # an export of any kind may be replaced by the next
 
 
-def test_a_run_keeps_it(model):
+def test_run_directory_keeps_the_tokenizer(model):
     model.directory.mkdir()
     describe_run(model.config, model.tokenizer)
     for name, content in model.tokenizer.files.items():
         assert (model.directory / name).read_bytes() == content
-    other = of_kind("wordpiece" if "vocab.txt" not in model.tokenizer.files else "byte_bpe", TextRules(False, False))
-    describe_run(model.config, other)  # of a run that never saved nothing is left to be taken for the vocabulary
+    other = make_tokenizer(
+        "wordpiece" if "vocab.txt" not in model.tokenizer.files else "byte_bpe", TextRules(False, False)
+    )
+    describe_run(model.config, other)  # removes the old vocabulary of a run without checkpoints
     assert load_tokenizer(model.directory, other.rules).fingerprint == other.fingerprint
 
 
-def test_google_research_reads_wordpiece_alone(tmp_path):
-    made = of_kind("unigram", TextRules(False, False))
-    model = trained_model(tmp_path / "run", made, hidden_act="gelu_tanh")
+def test_export_tensorflow_requires_plain_wordpiece(tmp_path):
+    unigram = make_tokenizer("unigram", TextRules(False, False))
+    model = trained_model(tmp_path / "run", unigram, hidden_act="gelu_tanh")
     with pytest.raises(ValueError, match=r"the vocabulary is SentencePiece in spiece\.model: google-research"):
         export_tensorflow(model, tmp_path / "out")
     unknown = WordPiece(wordpiece().tokens, TextRules(True, True, "characters"))
@@ -94,12 +96,12 @@ def test_google_research_reads_wordpiece_alone(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_masks_are_filled_by_the_name_that_people_use(model, tmp_path):
+def test_fill_mask_takes_mask_for_any_vocabulary(model, tmp_path):
     (first,) = fill_mask(model, ["a [MASK] b"], top=3)
     assert len(first) == 1 and {guess.token for guess in first[0]} <= set(model.tokenizer.shown)
     ids = [ids.tolist() for ids in model.tokenizer.encode_sentences(TEXTS[:6] * 8)]
-    usual = [sentence for sentence in ids if model.tokenizer.unk_id not in sentence]
-    store = TokenStore.open(write_store(tmp_path / "store", {"held_out": [usual]}, model.tokenizer))
+    known = [sentence for sentence in ids if model.tokenizer.unk_id not in sentence]
+    store = TokenStore.open(write_store(tmp_path / "store", {"held_out": [known]}, model.tokenizer))
     for completion in held_out_completions(model, store.split("held_out"), 3, seed=0):
         assert completion.text.count("[MASK]") == 1 and "<mask>" not in completion.text
     encoded = encode_with_masks(model.tokenizer, "a [MASK] b")
@@ -107,7 +109,7 @@ def test_masks_are_filled_by_the_name_that_people_use(model, tmp_path):
     assert encoded == [*first, model.tokenizer.mask_id, *last]
 
 
-def test_what_is_behind_a_mask_has_the_ids_that_it_has_in_a_row(model):
+def test_text_after_a_mask_has_the_ids_of_running_text(model):
     tokenizer = model.tokenizer
     (whole,) = tokenizer.encode_sentences(["a c, b."])
     begin, end = (len(ids) for ids in tokenizer.encode_sentences(["a", "a c"]))
@@ -127,5 +129,5 @@ def test_sentences_are_shown_without_leading_space(tmp_path):
     sentences = [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
     store = TokenStore.open(write_store(tmp_path / "store", {"held_out": [sentences]}, tokenizer))
     split = store.split("held_out")
-    found = [one.text for one in held_out_completions(trained_model(tmp_path / "run", tokenizer), split, 9, seed=0)]
-    assert len(found) == 9 and not any(text.startswith(" ") for text in found)
+    shown = [one.text for one in held_out_completions(trained_model(tmp_path / "run", tokenizer), split, 9, seed=0)]
+    assert len(shown) == 9 and not any(text.startswith(" ") for text in shown)

@@ -1,4 +1,4 @@
-"""Tokenizer files of other systems give the ids that transformers gives with them, or are refused."""
+"""Tokenizer files of other systems give transformers' ids, or are refused."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ provide_sentencepiece_messages()
 TEXT = "It opened in 1877, the Naïve Museum."
 
 
-def written(folder: Path, family: str, config: dict[str, Any], tokenizer: Tokenizer | None = None) -> Path:
-    """The vocabulary's own files of a family, with a `tokenizer_config.json` and without `tokenizer.json`."""
+def write_vocabulary(folder: Path, family: str, config: dict[str, Any], tokenizer: Tokenizer | None = None) -> Path:
+    """Write a family's vocabulary files with a `tokenizer_config.json` but without `tokenizer.json`."""
     folder.mkdir(exist_ok=True)
     for name, content in (tokenizer or tokenizer_of(family)).files.items():
         (folder / name).write_bytes(content)
@@ -34,8 +34,8 @@ def written(folder: Path, family: str, config: dict[str, Any], tokenizer: Tokeni
     return folder
 
 
-def with_whole_file(folder: Path, family: str, **parts: Any) -> Path:
-    """Add the `tokenizer.json` that we export, with parts of it replaced; of its model by a dict."""
+def add_tokenizer_json(folder: Path, family: str, **parts: Any) -> Path:
+    """Add our exported `tokenizer.json` with some parts replaced; `model` replaces keys of its model."""
     whole = json.loads(tokenizer_texts(tokenizer_of(family), 64, family)["tokenizer.json"])
     model = whole["model"] | parts.pop("model", {})
     (folder / "tokenizer.json").write_text(json.dumps(whole | parts | {"model": model}))
@@ -53,8 +53,8 @@ def their_ids(folder: Path, text: str = TEXT) -> list[int]:
 
 
 @pytest.mark.parametrize("has_whole_file", [pytest.param(False, marks=pytest.mark.long), True])
-def test_published_albert_has_the_ids_of_transformers(real_data: Path, tmp_path: Path, has_whole_file: bool) -> None:
-    written(tmp_path, "albert", {})
+def test_published_albert_has_transformers_ids(real_data: Path, tmp_path: Path, has_whole_file: bool) -> None:
+    write_vocabulary(tmp_path, "albert", {})
     (tmp_path / "spiece.model").write_bytes((real_data / "vocab/albert-base-v1/spiece.model").read_bytes())
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     if has_whole_file:
@@ -63,11 +63,11 @@ def test_published_albert_has_the_ids_of_transformers(real_data: Path, tmp_path:
     with lzma.open(real_data / "wikipedia_en" / "AA_00.txt.xz", "rt", encoding="utf-8") as file:
         lines = [line.strip() for line in itertools.islice(file, 600) if len(line) > 50]
     assert [ids(read, line) for line in lines] == theirs(lines, add_special_tokens=False, verbose=False)["input_ids"]
-    again = exported(read, tmp_path / "again", "albert")
+    again = write_export(read, tmp_path / "again", "albert")
     assert read_tokenizer(again, "albert").fingerprint == read.fingerprint
 
 
-def exported(tokenizer: Tokenizer, folder: Path, family: str) -> Path:
+def write_export(tokenizer: Tokenizer, folder: Path, family: str) -> Path:
     folder.mkdir(exist_ok=True)
     for name, content in tokenizer_texts(tokenizer, 64, family).items():
         (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -77,7 +77,7 @@ def exported(tokenizer: Tokenizer, folder: Path, family: str) -> Path:
 @pytest.mark.parametrize("family", ["bert", "roberta", "albert", "modernbert"])
 def test_export_and_import_keep_the_fingerprint(family: str, tmp_path: Path) -> None:
     ours = tokenizer_of(family)
-    folder = exported(ours, tmp_path, family)
+    folder = write_export(ours, tmp_path, family)
     assert read_tokenizer(folder, family).fingerprint == ours.fingerprint
     transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(tmp_path / "again")
     assert ids(read_tokenizer(tmp_path / "again", family)) == ids(ours) == their_ids(folder)
@@ -89,7 +89,7 @@ def test_tokens_beyond_the_vocabulary_have_one_id(family: str, how: str, tmp_pat
     added = tokenizer_of(family).vocab_size
     token = {"content": "covid", "lstrip": False, "rstrip": False, "normalized": True, "single_word": False}
     config = {"added_tokens_decoder": {str(added): token | {"special": False}}} if how.endswith("decoder") else {}
-    written(tmp_path, family, config)
+    write_vocabulary(tmp_path, family, config)
     if how == "tokenizer.json":
         whole = tokenizers.Tokenizer.from_str(tokenizer_texts(tokenizer_of(family), 64, family)[how])
         assert whole.add_tokens(["covid"]) == 1
@@ -102,28 +102,28 @@ def test_tokens_beyond_the_vocabulary_have_one_id(family: str, how: str, tmp_pat
 
 
 @pytest.mark.parametrize("config", [{}, {"cls_token": {"content": "[CLS]", "__type": "AddedToken"}}])
-def test_the_first_deberta_may_not_name_its_first_token(config: dict[str, Any], tmp_path: Path) -> None:
-    read = read_tokenizer(written(tmp_path, "deberta", config), "deberta")
+def test_deberta_config_may_lack_the_first_token(config: dict[str, Any], tmp_path: Path) -> None:
+    read = read_tokenizer(write_vocabulary(tmp_path, "deberta", config), "deberta")
     assert read.tokens[read.cls_id] == "[CLS]"
 
 
 @pytest.mark.parametrize("key", ["continuing_subword_prefix", "end_of_word_suffix"])
-def test_marked_pieces_of_bytes_are_refused(key: str, tmp_path: Path) -> None:
-    """With the first the library ends the process."""
+def test_byte_pieces_with_prefix_or_suffix_are_refused(key: str, tmp_path: Path) -> None:
+    """With the prefix, `tokenizers` would end the process."""
     with pytest.raises(ValueError, match=f"model.{key} is 'x'"):
-        read_tokenizer(with_whole_file(tmp_path, "modernbert", model={key: "x"}), "modernbert")
+        read_tokenizer(add_tokenizer_json(tmp_path, "modernbert", model={key: "x"}), "modernbert")
 
 
-def test_wordpiece_with_another_mark_has_the_ids_of_transformers(tmp_path: Path) -> None:
-    folder = with_whole_file(
-        written(tmp_path, "bert", {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "[UNK]"}),
+def test_wordpiece_with_another_prefix_has_transformers_ids(tmp_path: Path) -> None:
+    folder = add_tokenizer_json(
+        write_vocabulary(tmp_path, "bert", {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "[UNK]"}),
         "bert",
         model={"continuing_subword_prefix": "@@"},
     )
     assert ids(read_tokenizer(folder, "bert")) == their_ids(folder)
 
 
-def test_an_export_cuts_and_pads_no_row(tmp_path: Path) -> None:
+def test_export_drops_truncation_and_padding(tmp_path: Path) -> None:
     parts = {
         "truncation": {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0},
         "padding": {
@@ -135,21 +135,21 @@ def test_an_export_cuts_and_pads_no_row(tmp_path: Path) -> None:
             "pad_token": "[PAD]",
         },
     }
-    read = read_tokenizer(with_whole_file(tmp_path, "modernbert", **parts), "modernbert")
-    exported = tokenizers.Tokenizer.from_str(tokenizer_texts(read, 64, "modernbert")["tokenizer.json"])
-    assert exported.encode(TEXT, add_special_tokens=False).ids == ids(read)
+    read = read_tokenizer(add_tokenizer_json(tmp_path, "modernbert", **parts), "modernbert")
+    backend = tokenizers.Tokenizer.from_str(tokenizer_texts(read, 64, "modernbert")["tokenizer.json"])
+    assert backend.encode(TEXT, add_special_tokens=False).ids == ids(read)
 
 
-def test_control_pieces_are_not_found_in_exports_either(tmp_path: Path) -> None:
+def test_exports_do_not_match_control_pieces(tmp_path: Path) -> None:
     """A model with the library's own <s> and </s> beside [CLS] and [SEP]."""
-    written = io.BytesIO()
+    model = io.BytesIO()
     SentencePieceTrainer.train(
-        sentence_iterator=iter(["the cat sat on the mat; a < s > b"] * 20), model_writer=written, vocab_size=60,
+        sentence_iterator=iter(["the cat sat on the mat; a < s > b"] * 20), model_writer=model, vocab_size=60,
         hard_vocab_limit=False, pad_id=3, control_symbols=["[CLS]", "[SEP]", "[MASK]"], minloglevel=2,
     )  # fmt: skip
-    ours = SentencePiece(written.getvalue(), TextRules(lowercase=False, strip_accents=False))
-    again = read_tokenizer(exported(ours, tmp_path, "albert"), "albert")
+    ours = SentencePiece(model.getvalue(), TextRules(lowercase=False, strip_accents=False))
+    again = read_tokenizer(write_export(ours, tmp_path, "albert"), "albert")
     text = "a <s> b [CLS]"
     assert ids(again, text) == ids(ours, text) and again.fingerprint == ours.fingerprint
-    library = SentencePieceProcessor(model_proto=written.getvalue())
+    library = SentencePieceProcessor(model_proto=model.getvalue())
     assert ids(ours, text) == library.encode(text)

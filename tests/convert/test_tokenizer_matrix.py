@@ -1,19 +1,19 @@
-"""A folder of Hugging Face's gives transformers' ids on hard text, or is refused by its name: no third outcome.
+"""A Hugging Face folder gives transformers' ids on hard text, or is refused by name: no third outcome.
 
-`AutoTokenizer` of transformers 5.24 is the reference. What it does may surprise:
+`AutoTokenizer` of transformers 5.24 is the reference. Some of its rules are surprising:
 - The classes of models (BertTokenizer, RobertaTokenizer, ...) build their text rules from `tokenizer_config.json` and
-  their own defaults, and take from `tokenizer.json` the vocabulary, the template and the added tokens only:
+  their own defaults, and take only the vocabulary, the template and the added tokens from `tokenizer.json`:
   normalizer, pre-tokenizer, and `max_input_chars_per_word` of that file are ignored. PreTrainedTokenizerFast and
   TokenizersBackend take all of it and ignore the keys.
 - `max_input_chars_per_word` is therefore 100 for every WordPiece of a model's class.
 - `tokenizer.json` wins over `vocab.txt`, `vocab.json` with `merges.txt`, and SentencePiece models.
-- A class that does not exist any more (LongformerTokenizer, ElectraTokenizerFast) is looked up by name, then by
+- A class that no longer exists (LongformerTokenizer, ElectraTokenizerFast) is looked up by name, then by
   `model_type`; for `modernbert` the class is ignored and `tokenizer.json` taken as it is.
 - DebertaV2Tokenizer leaves out the normalisation and the bytes of its SentencePiece model; AlbertTokenizer does not
   cut commas off numbers when it is built from `spiece.model` (older versions did, and wrote that to `tokenizer.json`).
-- Where protobuf is older than the one that sentencepiece was built with, transformers cannot read SentencePiece models
+- If protobuf is older than the version that sentencepiece was built with, transformers cannot read SentencePiece models
   at all; the reference here gets its own copy of their messages.
-- `split_special_tokens=True` is the reference for text that spells special tokens: in a corpus that is plain text.
+- `split_special_tokens=True` is the reference for text that spells special tokens, which is plain text in a corpus.
   Tokens that a folder adds are found in text, special or not.
 """
 
@@ -44,7 +44,7 @@ SPECS = folder_specs()
 
 
 def specs_by_tier() -> Iterator[Any]:
-    """The suite has each choice of each kind once, the long tests their combinations."""
+    """The suite runs each choice of each kind once, the long tests run their combinations."""
     seen = set()
     for spec in SPECS:
         choices = {(spec.kind.name, *choice) for choice in spec.row}
@@ -54,7 +54,7 @@ def specs_by_tier() -> Iterator[Any]:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Of hundreds of folders none is kept."""
+    """A folder that is deleted after its test: the matrix has hundreds."""
     with tempfile.TemporaryDirectory(prefix="tokenizer-") as directory:
         yield Path(directory)
 
@@ -81,21 +81,21 @@ def test_folder_gives_the_reference_ids_or_is_refused(spec: FolderSpec, folder: 
         return
     differences = [
         f"{text!r}: {a}, not {b}"
-        for texts, found, right in zip(groups, ours, expected, strict=True)
-        for text, a, b in zip(texts, found, right, strict=True)
+        for texts, our_ids, their_ids in zip(groups, ours, expected, strict=True)
+        for text, a, b in zip(texts, our_ids, their_ids, strict=True)
         if a != b
     ]
-    assert not differences, _shown(differences)
+    assert not differences, _summary(differences)
 
 
-def _shown(differences: Sequence[str]) -> str:
+def _summary(differences: Sequence[str]) -> str:
     first = "\n".join(difference[:300] for difference in differences[:5])
     return f"{len(differences)} texts have other ids:\n{first}"
 
 
 @pytest.mark.long  # reads the whole matrix, as the next one
 def test_hard_texts_spell_no_special_token(folder: Path) -> None:
-    """For them both readings of the reference agree."""
+    """Both readings of the reference agree on hard texts."""
     for spec in {spec.kind.name: spec for spec in SPECS if not spec.draft().refusals}.values():
         draft = spec.draft()
         draft.write(folder / spec.kind.name)
@@ -105,13 +105,13 @@ def test_hard_texts_spell_no_special_token(folder: Path) -> None:
 
 @pytest.mark.long
 def test_matrix_is_large_and_allows_few_refusals() -> None:
-    """A package that refuses every folder fails: these alone may be refused, and the rest must give the ids."""
+    """A package that refuses every folder fails: only these may be refused, and the rest must give the ids."""
     assert len(SPECS) >= 300 and len({*map(str, SPECS)}) == len(SPECS)
     reasons = Counter(reason for spec in SPECS for reason in spec.draft().refusals)
     assert reasons == {
-        "it adds tokens behind its vocabulary": 41,
+        "it adds tokens after its vocabulary": 41,
         "no file names its special tokens": 3,
-        "its class reads tokenizer.json alone, which it lacks": 2,
+        "its class reads only tokenizer.json, which it lacks": 2,
         "it splits by punctuation what sentencepiece cuts": 1,
         "BertJapaneseTokenizer cuts words by Python code": 3,
     }

@@ -1,7 +1,7 @@
-"""Folders of the encoders that people use today: their real class at a tiny size, and their real kind of tokenizer.
+"""Folders of widely used encoders: their real class at a tiny size, and their real kind of tokenizer.
 
-Of Japanese encoders those of ModernBERT's class are here, which have a Unigram with byte fallback in `tokenizer.json`.
-BertJapaneseTokenizer cuts words by MeCab, which no `tokenizer.json` can hold; such a folder is refused.
+The Japanese encoders here have ModernBERT's class and a Unigram with byte fallback in `tokenizer.json`.
+BertJapaneseTokenizer splits words by MeCab, which no `tokenizer.json` can express; such a folder is refused.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Encoder:
     """A published encoder.
 
     Attributes:
-        kind: Of its tokenizer, as the matrix of tokenizers names it.
-        family: In bertjax.
-        files: "json" for `tokenizer.json` alone, "legacy" for the files of the vocabulary alone.
-        text: With one [MASK].
+        kind: The kind of its tokenizer in the matrix of tokenizers.
+        family: Its family in bertjax.
+        files: "json" for only `tokenizer.json`, "legacy" for only the files of the vocabulary.
+        text: A text with one [MASK].
     """
 
     name: str
@@ -72,7 +72,7 @@ def make_encoder(encoder: Encoder, folder: Path) -> Path:
     for parameter in network.parameters():
         torch.nn.init.normal_(parameter, 0.0, 0.2)
     network.eval().save_pretrained(folder)
-    # As published: the config names no class of the tokenizer, and does not stand for it.
+    # As published, the config does not name the tokenizer's class.
     saved = json.loads((folder / "config.json").read_text())
     assert saved["model_type"] == draft.model["model_type"] and saved["vocab_size"] == len(tokenizer)
     return folder
@@ -93,8 +93,8 @@ def _tokenizer(encoder: Encoder) -> Draft:
 
 
 def _with_reserved_tokens(whole: dict[str, Any]) -> dict[str, Any]:
-    """Fill the vocabulary up with reserved tokens, as Llama's and Gemma's are; equal sizes also compile once."""
-    made = Tokenizer.from_str(json.dumps(whole))
-    missing = _SIZE - made.get_vocab_size()
-    made.add_special_tokens([AddedToken(f"<|reserved_{number}|>", normalized=False) for number in range(missing)])
-    return json.loads(made.to_str())
+    """Fill up the vocabulary with reserved tokens, as in Llama's and Gemma's; equal sizes also compile once."""
+    tokenizer = Tokenizer.from_str(json.dumps(whole))
+    missing = _SIZE - tokenizer.get_vocab_size()
+    tokenizer.add_special_tokens([AddedToken(f"<|reserved_{number}|>", normalized=False) for number in range(missing)])
+    return json.loads(tokenizer.to_str())

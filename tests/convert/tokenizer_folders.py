@@ -1,6 +1,6 @@
-"""Folders with a tokenizer in every shape that Hugging Face's libraries write, and transformers' reading of them.
+"""Tokenizer folders in every shape that Hugging Face's libraries write, and how transformers reads them.
 
-A folder is described by a row of choices: which files it has, which class it names, where its special tokens stand,
+A folder is described by a row of choices: which files it has, which class it names, where its special tokens are,
 which tokens it adds, and the keys of its kind. Rows cover every combination of two choices (of three where choices are
 known to interact), so that hundreds of folders stand for the hundred thousands of the product.
 """
@@ -30,7 +30,7 @@ from tokenizer_vocabularies import (
 )
 from tokenizers import Tokenizer, normalizers, pre_tokenizers
 
-MARKER, WORD = "[E1]", "covid"  # tokens that folders add: one as entity markers are, one as a word
+MARKER, WORD = "[E1]", "covid"  # tokens that folders add: an entity marker and a word
 LONG, LONGER = "museum" * 17, "x" * 101
 
 
@@ -88,7 +88,7 @@ def forged_texts(roles: Mapping[str, str]) -> list[str]:
 
 @dataclass
 class Draft:
-    """What a folder is going to hold; choices change it one after another."""
+    """The future content of a folder; choices change it one after another."""
 
     roles: dict[str, str]
     model: dict[str, Any]
@@ -96,7 +96,7 @@ class Draft:
     legacy: dict[str, bytes]
     config: dict[str, Any] | None
     more: dict[str, Any] = field(default_factory=dict)
-    refusals: list[str] = field(default_factory=list)  # reasons for which it may be refused
+    refusals: list[str] = field(default_factory=list)  # reasons why it may be refused
 
     def write(self, folder: Path) -> None:
         """Write its files."""
@@ -120,7 +120,7 @@ class Kind:
     family: str
     start: Callable[[], Draft]
     choices: Mapping[str, Mapping[str, Choice]]
-    triples: tuple[str, ...] = ()  # choices of which every combination of three is covered
+    triples: tuple[str, ...] = ()  # choices whose combinations of three are all covered
 
     def folders(self) -> list[FolderSpec]:
         """The folders of this kind, in an order that never changes."""
@@ -130,7 +130,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class FolderSpec:
-    """A folder by its kind and its row of choices."""
+    """A folder, given by its kind and its row of choices."""
 
     kind: Kind
     row: tuple[tuple[str, str], ...]
@@ -139,7 +139,7 @@ class FolderSpec:
         return "-".join([self.kind.name, *(value for _, value in self.row if value != "plain")])
 
     def draft(self) -> Draft:
-        """What it holds."""
+        """Build its content."""
         draft = self.kind.start()
         for key, value in self.row:
             self.kind.choices[key][value](draft)
@@ -150,15 +150,15 @@ _IN_CONFIG = {"usual-keys", "not-legacy", "marker-additional", "marker-decoder",
 
 
 def _excluded(row: Mapping[str, str]) -> bool:
-    """A class of `tokenizer.json` alone without that file or names of special tokens; keys without their file.
+    """Exclude classes that read only `tokenizer.json` without it or without special tokens, and keys without a file.
 
-    transformers does not read `special_tokens_map.json` where the config has `added_tokens_decoder`.
+    transformers does not read `special_tokens_map.json` if the config has `added_tokens_decoder`.
     """
     if row.get("class") == "no-config":
         return any("=" in value or value in _IN_CONFIG for value in row.values())
     if row.get("roles") == "role-map" and row.get("added") == "marker-decoder":
-        return "class" not in row or row["class"] in (*_BY_FILE_ALONE, "GemmaTokenizer", "GemmaTokenizerFast")
-    return row.get("class") in _BY_FILE_ALONE and (row.get("files") == "legacy" or row.get("roles") == "role-class")
+        return "class" not in row or row["class"] in (*_FILE_CLASSES, "GemmaTokenizer", "GemmaTokenizerFast")
+    return row.get("class") in _FILE_CLASSES and (row.get("files") == "legacy" or row.get("roles") == "role-class")
 
 
 # 3. Choices that all kinds have
@@ -169,7 +169,7 @@ def no_change(draft: Draft) -> None:
 
 
 def key(name: str, value: Any) -> Choice:
-    """A key of `tokenizer_config.json`."""
+    """Set a key of `tokenizer_config.json`."""
 
     def choose(draft: Draft) -> None:
         if draft.config is not None:
@@ -179,13 +179,13 @@ def key(name: str, value: Any) -> Choice:
 
 
 def key_values(name: str, *values: Any) -> dict[str, Choice]:
-    """A choice of a key's values; the first is "plain", where the key is left out."""
-    shown = {value: f"{name}={json.dumps(value)}" for value in values}
-    return {"plain": no_change} | {shown[value]: key(name, value) for value in values}
+    """Choose a key's value; "plain" leaves the key out."""
+    names = {value: f"{name}={json.dumps(value)}" for value in values}
+    return {"plain": no_change} | {names[value]: key(name, value) for value in values}
 
 
 def class_choice(name: str | None) -> Choice:
-    """A `tokenizer_config.json` with a class; None for a folder without that file."""
+    """Set the class in `tokenizer_config.json`; None removes the file."""
 
     def choose(draft: Draft) -> None:
         if name is None:
@@ -197,7 +197,7 @@ def class_choice(name: str | None) -> Choice:
 
 
 def classes(*names: str | None) -> dict[str, Choice]:
-    """A choice of classes."""
+    """Choose among classes."""
     return {name or "no-config": class_choice(name) for name in names}
 
 
@@ -210,7 +210,7 @@ def legacy_only(draft: Draft) -> None:
 
 
 def stale(draft: Draft) -> None:
-    """A legacy file of before the vocabulary changed beside `tokenizer.json`."""
+    """Add legacy files of an older vocabulary beside `tokenizer.json`."""
     changed = {}
     for name, content in draft.legacy.items():
         if name == "vocab.txt":
@@ -232,13 +232,13 @@ JSON_FILES: dict[str, Choice] = {"json": json_only}
 
 
 def roles_as_text(draft: Draft) -> None:
-    """`"cls_token": "[CLS]"` and so on in `tokenizer_config.json`."""
+    """Name special tokens in `tokenizer_config.json`: `"cls_token": "[CLS]"` and so on."""
     if draft.config is not None:
         draft.config |= {f"{role}_token": token for role, token in draft.roles.items()}
 
 
 def roles_as_objects(draft: Draft) -> None:
-    """As `save_pretrained` of 4.x writes them where they have options."""
+    """Name special tokens as objects, as `save_pretrained` of 4.x writes tokens with options."""
     if draft.config is not None:
         for role, token in draft.roles.items():
             options = {"lstrip": role == "mask", "normalized": False, "rstrip": False, "single_word": False}
@@ -246,7 +246,7 @@ def roles_as_objects(draft: Draft) -> None:
 
 
 def roles_in_map(draft: Draft) -> None:
-    """`special_tokens_map.json`, with the mask as an object."""
+    """Name special tokens in `special_tokens_map.json`, with the mask as an object."""
     mask = {"content": draft.roles["mask"], "lstrip": True, "normalized": False, "rstrip": False, "single_word": False}
     draft.more["special_tokens_map.json"] = {
         f"{role}_token": mask if role == "mask" else token for role, token in draft.roles.items()
@@ -254,11 +254,11 @@ def roles_in_map(draft: Draft) -> None:
 
 
 def roles_nowhere(draft: Draft) -> None:
-    """In no file, and no class has names of its own."""
+    """Name special tokens in no file; the class has no names either."""
     draft.refusals.append("no file names its special tokens")
 
 
-_BY_FILE_ALONE = ("PreTrainedTokenizerFast", "TokenizersBackend")
+_FILE_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
 NAMED_ROLES: dict[str, Choice] = {"plain": roles_as_text, "role-objects": roles_as_objects, "role-map": roles_in_map}
 ROLES = NAMED_ROLES | {"role-class": no_change}
 
@@ -271,7 +271,7 @@ def _added(content: str, special: bool) -> dict[str, Any]:
 
 
 def _rename_unused(draft: Draft) -> int:
-    """Put the marker in the place of the first unused token, in every file; its id."""
+    """Replace the first unused token by the marker in every file; returns its id."""
     old, new = json.dumps(UNUSED[0]), json.dumps(MARKER)
     if draft.whole is not None:
         draft.whole = json.loads(json.dumps(draft.whole, ensure_ascii=False).replace(old, new))
@@ -289,19 +289,19 @@ def _rename_unused(draft: Draft) -> int:
 
 
 def marker_in_added_tokens(draft: Draft) -> None:
-    """The marker in place of an unused token, and in `added_tokens.json`."""
+    """Put the marker in place of an unused token, and in `added_tokens.json`."""
     draft.more["added_tokens.json"] = {MARKER: _rename_unused(draft)}
 
 
 def marker_as_additional(draft: Draft) -> None:
-    """The marker in place of an unused token, and in `additional_special_tokens`."""
+    """Put the marker in place of an unused token, and in `additional_special_tokens`."""
     _rename_unused(draft)
     if draft.config is not None:
         draft.config["additional_special_tokens"] = [MARKER]
 
 
 def marker_in_decoder(draft: Draft) -> None:
-    """The marker in place of an unused token, and in `added_tokens_decoder` beside the special ones."""
+    """Put the marker in place of an unused token, and in `added_tokens_decoder`."""
     number = _rename_unused(draft)
     if draft.config is not None:
         draft.config["added_tokens_decoder"] = {str(number): _added(MARKER, special=False)}
@@ -314,39 +314,39 @@ def _size(draft: Draft) -> int:
         return len(draft.legacy["vocab.txt"].decode().splitlines())
     if "vocab.json" in draft.legacy:
         return len(json.loads(draft.legacy["vocab.json"]))
-    raise ValueError("a SentencePiece model counts with what its class adds")
+    raise ValueError("the size of a SentencePiece vocabulary depends on its class")
 
 
 def word_in_json(draft: Draft) -> None:
-    """A word that `tokenizer.json` adds behind the vocabulary, not special; legacy files have it in their own way."""
+    """Add a word after the vocabulary, in `tokenizer.json` or in `added_tokens.json` beside legacy files."""
     number = _size(draft)
     if draft.whole is not None:
         draft.whole["added_tokens"].append({"id": number} | _added(WORD, special=False))
     else:
         draft.more["added_tokens.json"] = {WORD: number}
-    draft.refusals.append("it adds tokens behind its vocabulary")
+    draft.refusals.append("it adds tokens after its vocabulary")
 
 
 def word_in_decoder(draft: Draft) -> None:
-    """A word and a marker that `added_tokens_decoder` alone adds behind the vocabulary."""
+    """Add a word and a marker after the vocabulary, only in `added_tokens_decoder`."""
     number = _size(draft)
     if draft.config is not None:
         draft.config["added_tokens_decoder"] = {
             str(number): _added(WORD, special=False), str(number + 1): _added(MARKER, special=True),
         }  # fmt: skip
-        draft.refusals.append("it adds tokens behind its vocabulary")
+        draft.refusals.append("it adds tokens after its vocabulary")
 
 
 ADDED: dict[str, Choice] = {
     "plain": no_change, "marker-added": marker_in_added_tokens, "marker-additional": marker_as_additional,
     "marker-decoder": marker_in_decoder,
 }  # fmt: skip
-# Few of each kind: they may be refused.
+# Few folders of each kind, since they may be refused.
 ADDED_BEHIND: dict[str, Choice] = {"word-json": word_in_json, "word-decoder": word_in_decoder}
 
 
 def cut_and_padded(draft: Draft) -> None:
-    """`tokenizer.json` as it is saved after a training that cut and padded rows."""
+    """Change `tokenizer.json` as if saved after a training that truncated and padded rows."""
     if draft.whole is None:
         return
     whole = Tokenizer.from_str(json.dumps(draft.whole))
@@ -357,7 +357,7 @@ def cut_and_padded(draft: Draft) -> None:
 
 
 def usual_keys(draft: Draft) -> None:
-    """Keys that most published folders have."""
+    """Add keys that most published folders have."""
     if draft.config is not None:
         draft.config |= {
             "model_max_length": 16, "clean_up_tokenization_spaces": True, "padding_side": "right", "use_fast": True,
@@ -366,7 +366,7 @@ def usual_keys(draft: Draft) -> None:
 
 
 def not_legacy(draft: Draft) -> None:
-    """The key by which T5's and Llama's classes of 4.x chose how they cut text behind special tokens."""
+    """Add the key by which T5's and Llama's classes of 4.x chose how to split text after special tokens."""
     if draft.config is not None:
         draft.config |= {"legacy": False, "from_slow": True, "sp_model_kwargs": {}}
 
@@ -377,7 +377,7 @@ OTHER: dict[str, Choice] = {
 
 
 def part(name: str, value: Any) -> Choice:
-    """Another part of `tokenizer.json`."""
+    """Replace a part of `tokenizer.json`."""
 
     def choose(draft: Draft) -> None:
         if draft.whole is not None:
@@ -387,7 +387,7 @@ def part(name: str, value: Any) -> Choice:
 
 
 def model_part(name: str, value: Any) -> Choice:
-    """Another value in the model of `tokenizer.json`."""
+    """Replace a value in the model of `tokenizer.json`."""
 
     def choose(draft: Draft) -> None:
         if draft.whole is not None:
@@ -488,25 +488,25 @@ BYTE_BPE_TEXT: dict[str, Mapping[str, Choice]] = {
 }
 
 
-def _whole_alone(model_type: str, made: Callable[[], dict[str, Any]], roles: dict[str, str]) -> Callable[[], Draft]:
-    return lambda: Draft(dict(roles), {"model_type": model_type}, made(), {}, {})
+def _json_alone(model_type: str, make: Callable[[], dict[str, Any]], roles: dict[str, str]) -> Callable[[], Draft]:
+    return lambda: Draft(dict(roles), {"model_type": model_type}, make(), {}, {})
 
 
 def _pieces(
     model_type: str, class_name: str, kind: str, file: str, roles: dict[str, str], byte_fallback: bool = False
 ) -> Callable[[], Draft]:
-    """A SentencePiece model with the `tokenizer.json` that transformers' own class makes of it."""
+    """A SentencePiece model with the `tokenizer.json` that transformers' own class saves for it."""
 
     def start() -> Draft:
         content = vocabularies.sentencepiece_model(kind, byte_fallback)
-        more = {"added_tokens.json": {"[MASK]": _pieces_in(content)}} if model_type == "deberta-v2" else {}
+        more = {"added_tokens.json": {"[MASK]": _count_pieces(content)}} if model_type == "deberta-v2" else {}
         whole = copy.deepcopy(_saved_whole(model_type, class_name, kind, file, byte_fallback))
         return Draft(dict(roles), {"model_type": model_type}, whole, {file: content}, {}, more)
 
     return start
 
 
-def _pieces_in(content: bytes) -> int:
+def _count_pieces(content: bytes) -> int:
     return len(vocabularies.protobuf_module().ModelProto.FromString(content).pieces)
 
 
@@ -520,7 +520,7 @@ def _saved_whole(model_type: str, class_name: str, kind: str, file: str, byte_fa
     if cache_key not in _SAVED:
         with tempfile.TemporaryDirectory() as directory:
             content = vocabularies.sentencepiece_model(kind, byte_fallback)
-            more = {"added_tokens.json": {"[MASK]": _pieces_in(content)}} if model_type == "deberta-v2" else {}
+            more = {"added_tokens.json": {"[MASK]": _count_pieces(content)}} if model_type == "deberta-v2" else {}
             draft = Draft({}, {"model_type": model_type}, None, {file: content}, {"tokenizer_class": class_name}, more)
             draft.write(Path(directory))
             _SAVED[cache_key] = json.loads(reference_tokenizer(Path(directory)).backend_tokenizer.to_str())
@@ -528,7 +528,7 @@ def _saved_whole(model_type: str, class_name: str, kind: str, file: str, byte_fa
 
 
 def split_by_punctuation(draft: Draft) -> None:
-    """DeBERTa's key, which sentencepiece has no counterpart of."""
+    """Set DeBERTa's key, which has no counterpart in sentencepiece."""
     if draft.config is not None:
         draft.config["split_by_punct"] = True
         if reference_pieces(draft) is not None:
@@ -593,16 +593,16 @@ def _byte_bpe_kinds() -> list[Kind]:
             {"class": longformer} | _COMMON | BYTE_BPE_TEXT,
         ),
         Kind(
-            "modernbert", "modernbert", _whole_alone("modernbert", vocabularies.modernbert_tokenizer_json, BERT_ROLES),
+            "modernbert", "modernbert", _json_alone("modernbert", vocabularies.modernbert_tokenizer_json, BERT_ROLES),
             {"class": alone} | _ALONE_COMMON | BYTE_BPE_TEXT,
         ),
         Kind(
-            "llama", "modernbert", _whole_alone("modernbert", vocabularies.llama_tokenizer_json, LLAMA_ROLES),
+            "llama", "modernbert", _json_alone("modernbert", vocabularies.llama_tokenizer_json, LLAMA_ROLES),
             {"class": alone, "roles": NAMED_ROLES, "other": OTHER}
             | {name: BYTE_BPE_TEXT[name] for name in ("space", "cut")},
         ),
         Kind(
-            "gemma", "modernbert", _whole_alone("modernbert", vocabularies.gemma_tokenizer_json, GEMMA_ROLES),
+            "gemma", "modernbert", _json_alone("modernbert", vocabularies.gemma_tokenizer_json, GEMMA_ROLES),
             {"class": gemma} | _ALONE_COMMON | _ALONE_TEXT,
         ),
     ]  # fmt: skip
@@ -625,14 +625,14 @@ def _piece_kinds() -> list[Kind]:
         start = _pieces(model_type, class_name, kind, file, roles, byte_fallback)
         kinds.append(Kind(name, family, start, rows))
     alone = classes("PreTrainedTokenizerFast", "TokenizersBackend", "LlamaTokenizer")
-    start = _whole_alone("modernbert", vocabularies.japanese_tokenizer_json, JAPANESE_ROLES)
+    start = _json_alone("modernbert", vocabularies.japanese_tokenizer_json, JAPANESE_ROLES)
     rows = {"class": alone, "roles": NAMED_ROLES, "other": OTHER} | _ALONE_TEXT
     kinds.append(Kind("japanese", "modernbert", start, rows))
     return kinds
 
 
-def _with_words_behind(kind: Kind) -> Kind:
-    """Four folders of a kind that add tokens behind the vocabulary, which may be refused."""
+def _with_added_words(kind: Kind) -> Kind:
+    """Four folders of a kind that add tokens after the vocabulary, which may be refused."""
     first, *others = kind.choices["class"]
     own = {name: kind.choices["class"][name] for name in (first, others[-1])}
     rows = {"added": ADDED_BEHIND, "class": own, "roles": {"plain": roles_as_text}}
@@ -643,11 +643,11 @@ def _with_words_behind(kind: Kind) -> Kind:
 
 def _without_json(draft: Draft) -> None:
     draft.whole = None
-    draft.refusals.append("its class reads tokenizer.json alone, which it lacks")
+    draft.refusals.append("its class reads only tokenizer.json, which it lacks")
 
 
 def _unusable(kind: Kind) -> list[Kind]:
-    """A folder without names of special tokens; where there are legacy files one without the file of its class."""
+    """A folder without names of special tokens, and if it has legacy files, one without the file of its class."""
     rows: dict[str, Mapping[str, Choice]] = {"class": classes("TokenizersBackend"), "files": JSON_FILES}
     kinds = [Kind(kind.name, kind.family, kind.start, rows | {"roles": {"nameless": roles_nowhere}})]
     if kind.start().legacy:
@@ -655,8 +655,8 @@ def _unusable(kind: Kind) -> list[Kind]:
     return kinds
 
 
-def _cut_by_python() -> Kind:
-    """BertJapaneseTokenizer cuts words with Python code or MeCab: no artefact of `tokenizers` does the same."""
+def _split_by_python() -> Kind:
+    """BertJapaneseTokenizer splits words with Python code or MeCab, which no artefact of `tokenizers` can express."""
 
     def code(**options: Any) -> Choice:
         def choose(draft: Draft) -> None:
@@ -677,9 +677,9 @@ def _cut_by_python() -> Kind:
 def kinds() -> list[Kind]:
     """All kinds, in an order that never changes."""
     main = [*_wordpiece_kinds(), *_byte_bpe_kinds(), *_piece_kinds()]
-    behind = [_with_words_behind(kind) for kind in main if "added" in kind.choices]
-    unusable = [made for kind in main if kind.name in ("bert", "roberta", "gemma") for made in _unusable(kind)]
-    return [*main, *behind, *unusable, _cut_by_python()]
+    behind = [_with_added_words(kind) for kind in main if "added" in kind.choices]
+    unusable = [variant for kind in main if kind.name in ("bert", "roberta", "gemma") for variant in _unusable(kind)]
+    return [*main, *behind, *unusable, _split_by_python()]
 
 
 def folder_specs() -> list[FolderSpec]:
@@ -687,12 +687,12 @@ def folder_specs() -> list[FolderSpec]:
     return [spec for kind in kinds() for spec in kind.folders()]
 
 
-# 5. transformers' reading
+# 5. How transformers reads them
 
 
 @contextlib.contextmanager
 def readable_pieces() -> Iterator[None]:
-    """Let transformers read SentencePiece models where sentencepiece's own messages need a newer protobuf."""
+    """Let transformers read SentencePiece models if sentencepiece's own messages need a newer protobuf."""
     with mock.patch("transformers.convert_slow_tokenizer.import_protobuf", lambda *_: vocabularies.protobuf_module()):
         yield
 
@@ -706,7 +706,7 @@ def reference_tokenizer(folder: Path) -> Any:
 
 
 def reference_pieces(draft: Draft) -> Callable[[Sequence[str]], list[list[int]]] | None:
-    """sentencepiece's own ids, where a folder has no_change but a model that falls back to bytes; else None.
+    """sentencepiece's encoder for a folder with only a model that falls back to bytes; None for other folders.
 
     transformers 5.24 builds DebertaV2Tokenizer from such a model without the bytes (an unknown character is [UNK]) and
     without the model's normalisation, while the published models have learned sentencepiece's ids.
@@ -723,10 +723,10 @@ def reference_pieces(draft: Draft) -> Callable[[Sequence[str]], list[list[int]]]
 
 
 def reference_ids(tokenizer: Any, texts: Sequence[str], forged: bool = False) -> list[list[int]]:
-    """transformers' ids without special tokens; `forged` takes special tokens in text for text.
+    """transformers' ids without special tokens; with `forged`, special tokens in text are plain text.
 
     With `split_special_tokens=True` a Unigram model still finds the pieces of special tokens in text, so `forged`
-    encodes with a copy of the tokenizer in which the five tokens with a role have names that no text has.
+    encodes with a copy of the tokenizer whose five tokens with a role have names that no text contains.
     """
     if not forged:
         return tokenizer([*texts], add_special_tokens=False, verbose=False)["input_ids"]

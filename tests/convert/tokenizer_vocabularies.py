@@ -1,6 +1,6 @@
-"""Small vocabularies of every kind that published encoders have, trained here on a few sentences in many scripts.
+"""Small vocabularies of every kind that published encoders have, trained on a few sentences in many scripts.
 
-Each is trained once per process. Nothing of the package is used, so that they can be held against it.
+Each is trained once per process. They do not use the package, so that the package can be compared with them.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _LLAMA_SPLIT = (
 
 @cache
 def wordpiece_vocabulary(kind: str = "bert") -> tuple[str, ...]:
-    """Cased and lower-cased pieces, with and without accents, so that every rule has ids of its own."""
+    """Cased and lower-cased pieces, with and without accents, so that every rule gives different ids."""
     trained = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
     trained.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     special = [*(MPNET_ROLES if kind == "mpnet" else BERT_ROLES).values()]
@@ -80,11 +80,11 @@ def bert_tokenizer_json(kind: str = "bert", **normalizer: Any) -> dict[str, Any]
     """`tokenizer.json` of a WordPiece as BertTokenizerFast wrote it, with options of its BertNormalizer."""
     tokens = wordpiece_vocabulary(kind)
     roles = MPNET_ROLES if kind == "mpnet" else BERT_ROLES
-    made = tokenizers.Tokenizer(models.WordPiece({token: n for n, token in enumerate(tokens)}, unk_token="[UNK]"))
-    made.normalizer = normalizers.BertNormalizer(**({"lowercase": True} | normalizer))
-    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    made.decoder = decoders.WordPiece(prefix="##")
-    return _finished(made, roles)
+    tokenizer = tokenizers.Tokenizer(models.WordPiece({token: n for n, token in enumerate(tokens)}, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(**({"lowercase": True} | normalizer))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(prefix="##")
+    return _finished(tokenizer, roles)
 
 
 @cache
@@ -107,50 +107,50 @@ def byte_bpe_tokenizer_json(kind: str, prefix_space: bool = False) -> dict[str, 
     """`tokenizer.json` as RobertaTokenizerFast or DebertaTokenizerFast wrote it."""
     vocabulary, merges = byte_bpe_files(kind)
     pairs = [tuple(line.split(" ")) for line in merges.splitlines()[1:]]
-    made = tokenizers.Tokenizer(models.BPE(json.loads(vocabulary), pairs, fuse_unk=False))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
-    made.decoder = decoders.ByteLevel()
-    return _finished(made, ROBERTA_ROLES if kind == "roberta" else BERT_ROLES)
+    tokenizer = tokenizers.Tokenizer(models.BPE(json.loads(vocabulary), pairs, fuse_unk=False))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
+    tokenizer.decoder = decoders.ByteLevel()
+    return _finished(tokenizer, ROBERTA_ROLES if kind == "roberta" else BERT_ROLES)
 
 
 @cache
 def _modernbert() -> str:
-    """GPT-NeoX's kind as ModernBERT has it: NFC, runs of spaces as tokens, special tokens behind the pieces."""
-    made = tokenizers.Tokenizer(models.BPE())
-    made.normalizer = normalizers.NFC()
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    made.decoder = decoders.ByteLevel()
+    """GPT-NeoX's kind as in ModernBERT: NFC, runs of spaces as tokens, special tokens after the pieces."""
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=620, min_frequency=2, special_tokens=["<|endoftext|>"], show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )  # fmt: skip
-    made.train_from_iterator([*CORPUS] * _COPIES, trainer)
-    made.add_tokens([AddedToken("|||IP_ADDRESS|||", normalized=True)])
-    made.add_tokens([AddedToken(" " * n, normalized=True) for n in range(8, 1, -1)])
-    return json.dumps(_finished(made, BERT_ROLES, more=UNUSED), ensure_ascii=False)
+    tokenizer.train_from_iterator([*CORPUS] * _COPIES, trainer)
+    tokenizer.add_tokens([AddedToken("|||IP_ADDRESS|||", normalized=True)])
+    tokenizer.add_tokens([AddedToken(" " * n, normalized=True) for n in range(8, 1, -1)])
+    return json.dumps(_finished(tokenizer, BERT_ROLES, more=UNUSED), ensure_ascii=False)
 
 
 @cache
 def _llama() -> str:
-    """Llama 3's kind, which EuroBERT has: its own expression cuts words, merged words are looked up first."""
-    made = tokenizers.Tokenizer(models.BPE(ignore_merges=True))
-    made.pre_tokenizer = pre_tokenizers.Sequence(
+    """Llama 3's kind, as in EuroBERT: its own regular expression splits words, and whole words are looked up first."""
+    tokenizer = tokenizers.Tokenizer(models.BPE(ignore_merges=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(tokenizers.Regex(_LLAMA_SPLIT), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    made.decoder = decoders.ByteLevel()
+    tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=620, min_frequency=2, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
     )
-    made.train_from_iterator([*CORPUS] * _COPIES, trainer)
-    return json.dumps(_finished(made, LLAMA_ROLES, first="bos", last="eos"), ensure_ascii=False)
+    tokenizer.train_from_iterator([*CORPUS] * _COPIES, trainer)
+    return json.dumps(_finished(tokenizer, LLAMA_ROLES, first="bos", last="eos"), ensure_ascii=False)
 
 
 @cache
 def _gemma() -> str:
-    """Gemma's kind, which mmBERT has: BPE over characters with "▁" for a space and bytes for unknown characters."""
+    """Gemma's kind, as in mmBERT: BPE over characters with "▁" for a space and bytes for unknown characters."""
     special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "[unused0]", "[unused1]"]
     learner = tokenizers.Tokenizer(models.BPE(unk_token="<unk>"))
     learner.normalizer = normalizers.Replace(" ", "▁")
@@ -165,15 +165,15 @@ def _gemma() -> str:
     tokens += [piece for piece in pieces if piece not in {*tokens}]
     merges = [tuple(merge) for merge in learned["merges"]]
     merges += [("\n", "\n"), ("▁", "▁"), ("▁▁", "▁▁")]
-    made = tokenizers.Tokenizer(
+    tokenizer = tokenizers.Tokenizer(
         models.BPE(
             {token: n for n, token in enumerate(tokens)}, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True
         )
     )
-    made.normalizer = normalizers.Replace(" ", "▁")
-    made.pre_tokenizer = pre_tokenizers.Split(" ", behavior="merged_with_previous")
-    made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
-    return json.dumps(_finished(made, GEMMA_ROLES, first="bos", last="eos"), ensure_ascii=False)
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", behavior="merged_with_previous")
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    return json.dumps(_finished(tokenizer, GEMMA_ROLES, first="bos", last="eos"), ensure_ascii=False)
 
 
 def modernbert_tokenizer_json() -> dict[str, Any]:
@@ -191,7 +191,7 @@ def gemma_tokenizer_json() -> dict[str, Any]:
     return json.loads(_gemma())
 
 
-# What a family's SentencePiece models begin with, as options of the trainer.
+# Options of the trainer that give a family's special pieces and text rules.
 _PIECES: dict[str, dict[str, Any]] = {
     "albert": {
         "pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "control_symbols": "[CLS],[SEP],[MASK]",
@@ -212,17 +212,17 @@ _PIECES: dict[str, dict[str, Any]] = {
 
 @cache
 def sentencepiece_model(kind: str, byte_fallback: bool = False, texts: Sequence[str] = LINES) -> bytes:
-    """A Unigram model of SentencePiece as the published models of a family have it."""
+    """A Unigram model of SentencePiece like a family's published models."""
     from sentencepiece import SentencePieceTrainer
 
     # With byte fallback fewer characters are pieces, so that some fall back.
     fallback = {"byte_fallback": True, "character_coverage": 0.98} if byte_fallback else {"character_coverage": 1.0}
-    written = io.BytesIO()
+    model = io.BytesIO()
     SentencePieceTrainer.train(
-        sentence_iterator=iter([*texts] * _COPIES), model_writer=written, vocab_size=900, hard_vocab_limit=False,
+        sentence_iterator=iter([*texts] * _COPIES), model_writer=model, vocab_size=900, hard_vocab_limit=False,
         model_type="unigram", minloglevel=2, num_threads=1, **(_PIECES[kind] | fallback),
     )  # fmt: skip
-    return written.getvalue()
+    return model.getvalue()
 
 
 def protobuf_module() -> ModuleType:
@@ -240,17 +240,17 @@ def protobuf_module() -> ModuleType:
 
 @cache
 def _japanese() -> str:
-    """Unigram with byte fallback in `tokenizer.json` alone, as Japanese ModernBERTs have it."""
+    """Unigram with byte fallback only in `tokenizer.json`, as in Japanese ModernBERTs."""
     proto = protobuf_module().ModelProto.FromString(sentencepiece_model("japanese", byte_fallback=True))
     pieces = [(piece.piece, piece.score) for piece in proto.pieces]
     pieces += [(token, 0.0) for token in JAPANESE_ROLES.values() if token != "<unk>"]
-    made = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=proto.trainer_spec.unk_id, byte_fallback=True))
-    made.normalizer = normalizers.Sequence(
+    tokenizer = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=proto.trainer_spec.unk_id, byte_fallback=True))
+    tokenizer.normalizer = normalizers.Sequence(
         [normalizers.Precompiled(proto.normalizer_spec.precompiled_charsmap), normalizers.Replace(" ", "▁")]
     )
-    made.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="never", split=False)
-    made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
-    return json.dumps(_finished(made, JAPANESE_ROLES), ensure_ascii=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="never", split=False)
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    return json.dumps(_finished(tokenizer, JAPANESE_ROLES), ensure_ascii=False)
 
 
 def japanese_tokenizer_json() -> dict[str, Any]:
@@ -259,20 +259,20 @@ def japanese_tokenizer_json() -> dict[str, Any]:
 
 
 def _finished(
-    made: tokenizers.Tokenizer,
+    tokenizer: tokenizers.Tokenizer,
     roles: dict[str, str],
     first: str = "cls",
     last: str = "sep",
     more: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """`tokenizer.json` with the special tokens declared and a template of one text or two."""
+    """Declare special tokens and a template for one or two texts; returns `tokenizer.json`."""
     for role, token in roles.items():
-        made.add_special_tokens([AddedToken(token, lstrip=role == "mask", normalized=False, special=True)])
-    made.add_tokens([AddedToken(token, normalized=False) for token in more])
+        tokenizer.add_special_tokens([AddedToken(token, lstrip=role == "mask", normalized=False, special=True)])
+    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in more])
     before, behind = roles[first], roles[last]
-    made.post_processor = processors.TemplateProcessing(
+    tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{before} $A {behind}",
         pair=f"{before} $A {behind} $B {behind}",
-        special_tokens=[(token, made.token_to_id(token)) for token in (before, behind)],
+        special_tokens=[(token, tokenizer.token_to_id(token)) for token in (before, behind)],
     )
-    return json.loads(made.to_str())
+    return json.loads(tokenizer.to_str())
