@@ -65,6 +65,7 @@ def test_teacher_is_padded_and_has_one_digest(folder, tmp_path: Path) -> None:
     assert read_teacher(replace(config, training=TrainingConfig())) is None
 
 
+@pytest.mark.run
 def test_tf1_checkpoint_gives_the_same_teacher(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     model = trained_model(tmp_path / "run", num_hidden_layers=4, hidden_act="gelu_tanh")

@@ -32,6 +32,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> TrainedModel:
     return trained_model(tmp_path_factory.mktemp("run"), hidden_act="gelu_tanh")
 
 
+@pytest.mark.run
 def test_tensorflow_round_trip_keeps_the_bits(model: TrainedModel, tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     imported = read_tensorflow(export_tensorflow(model, tmp_path / "tf1"), lowercase=True)
@@ -90,6 +91,7 @@ def test_read_tensorflow_reads_a_published_checkpoint(real_data: Path, tmp_path:
     assert_same(exported.params, imported.params)
 
 
+@pytest.mark.run
 def test_exported_checkpoint_computes_the_same(model: TrainedModel, tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     folder = export_tensorflow(model, tmp_path / "tf1")

@@ -115,6 +115,7 @@ def page_outputs(windows: QuestionWindows, logits: np.ndarray, tokens: Sequence[
     return {"rows": rows, "outputs": {"start_logits": starts, "end_logits": ends}}
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("scale", [1, 1000], ids=["equal sums", "different sums"])
 def test_page_answers_equal_predict(scale: int, tmp_path: Path) -> None:
     model, folder = export_page(tmp_path, "span")
@@ -140,6 +141,7 @@ def test_page_answers_equal_predict(scale: int, tmp_path: Path) -> None:
         assert rows == [list(row) for row in zip(given["lines"], expected, strict=True)]
 
 
+@pytest.mark.run
 @pytest.mark.parametrize(("name", "threshold"), [("mytask", None), ("squad2", 1.5)])
 def test_page_has_the_settings_of_the_task(name: str, threshold: float | None, tmp_path: Path) -> None:
     _, folder = export_page(tmp_path, "span", name=name, max_answer=7, null_threshold=1.5)
@@ -147,6 +149,7 @@ def test_page_has_the_settings_of_the_task(name: str, threshold: float | None, t
     assert (signature["max_answer"], signature["null_threshold"]) == (7, threshold)
 
 
+@pytest.mark.run
 @pytest.mark.parametrize(("kind", "pairs"), [("choice", True), ("tokens", False)])
 def test_lines_have_two_texts_if_the_task_does(kind: str, pairs: bool, tmp_path: Path) -> None:
     _, folder = export_page(tmp_path, kind)
@@ -155,6 +158,7 @@ def test_lines_have_two_texts_if_the_task_does(kind: str, pairs: bool, tmp_path:
     assert ("|| between a start and an end" in (folder / PAGE_FILE).read_text()) == pairs
 
 
+@pytest.mark.run
 def test_multi_label_shares_are_independent(tmp_path: Path) -> None:
     _, folder = export_page(tmp_path, "multi_label")
     given = {"outputs": {"logits": {"data": [0.0, 2.0, -2.0]}}}
@@ -162,6 +166,7 @@ def test_multi_label_shares_are_independent(tmp_path: Path) -> None:
     assert rows == [["a", "50.0 %", "88.1 %", "11.9 %"]]
 
 
+@pytest.mark.run
 def test_truncated_tokens_are_counted(tmp_path: Path) -> None:
     """Uses rows that the folder's tokenizer encodes."""
     model, folder = export_page(tmp_path, "span")
