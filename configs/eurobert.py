@@ -1,6 +1,6 @@
 """EuroBERT: Llama's layers as a multilingual encoder; half of the tokens masked, at the end a tenth in rows of 8,192.
 
-Reproduces: "EuroBERT" (arXiv 2503.05500): RMSNorm, SwiGLU, rotated positions of base 250,000, no biases and an output
+Reproduces: "EuroBERT" (arXiv 2503.05500): RMSNorm, SwiGLU, rotary positions of base 250,000, no biases and an output
     matrix of its own; MLM with 50 % of the tokens hidden in rows of 2,048, then an annealing phase with 10 % in rows of
     8,192. Variants: 210m, 610m, 2.1b; the two larger ones have three heads of queries for each head of keys.
     Not verified in a source: the rate, the batch of 4.2 million tokens, betas, weight decay, warm-up, and the share of

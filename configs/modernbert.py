@@ -1,4 +1,4 @@
-"""ModernBERT: windows in two of three layers, rotated positions, gated MLPs; 1,024 tokens, then 8,192.
+"""ModernBERT: windows in two of three layers, rotary positions, gated MLPs; 1,024 tokens, then 8,192.
 
 Reproduces: "ModernBERT" (arXiv 2412.13663) as AnswerDotAI/ModernBERT trains it: 30 % of the tokens masked
     independently, sequences packed, StableAdamW without clipping, batches that grow (theirs linearly), a constant rate,

@@ -1,4 +1,4 @@
-"""Nomic-BERT: BERT with rotated positions and SwiGLU on packed rows of 2,048 tokens, before it becomes an embedder.
+"""Nomic-BERT: BERT with rotary positions and SwiGLU on packed rows of 2,048 tokens, before it becomes an embedder.
 
 Reproduces: nomic-bert-2048 of "Nomic Embed" (arXiv 2402.01613): 30 % of the tokens masked, documents packed to 2,048,
     batches of 4,096 rows, AdamW at 5e-4 with beta2 0.98, warm-up over 6 % of the steps and a linear fall to 0, no

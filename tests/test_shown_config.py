@@ -84,7 +84,7 @@ def test_existing_run_continues_under_its_own_schedule(tmp_path: Path) -> None:
     assert again == longer, "a longer run that was stopped continues with the same command"
     whole, lines = configured(*run_dir)  # the recipe's own 2,400 steps
     assert whole.training.steps == 2_400 and whole.optimizer == begun.optimizer
-    assert lines[-1] == "  as the run there began: optimizer.warmup_steps=33"
+    assert lines[-1] == "  kept from the existing run: optimizer.warmup_steps=33"
     config_again, _ = configured(*run_dir, "--training.steps", "800", "--optimizer.warmup-steps", "60")
     assert config_again.optimizer.warmup_steps == 60
 

@@ -82,7 +82,7 @@ def resolve_config(arguments: argparse.Namespace) -> tuple[Config, str]:
         stages = (
             [f"stages from steps {', '.join(str(stage.start) for stage in config.stages)}"] if config.stages else []
         )
-        reason = "scaled with it" if config.training.steps != recipe.training.steps else "as the run there began"
+        reason = "scaled with it" if config.training.steps != recipe.training.steps else "kept from the existing run"
         text += f"\n  {reason}: {', '.join([*filter(None, [settings]), *stages])}"
     return config, f"{text}\n{render_all(config)}" if arguments.show_config else text
 

@@ -349,7 +349,7 @@ def _describe_data(name: str, start: Start, content: TaskContent) -> str:
     if content.labels:
         lines.append(f"labels: {first_names(content.labels, _SHOWN_LABELS)}")
     if "pooler" in start.drawn:
-        lines.append(f"{start.origin} has no pooler; it is initialized at random")
+        lines.append(f"{start.origin} has no pooler; it is initialised at random")
     return "\n".join(lines)
 
 

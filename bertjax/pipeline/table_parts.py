@@ -181,7 +181,7 @@ def _with_columns(table: pyarrow.Table, columns: Sequence[str], annotate: Annota
         )
     texts = [table.column(name).to_pylist() for name in columns]
     if wrong := [value for values in texts for value in values if not isinstance(value, str | None)]:
-        raise ValueError(f"{path}: a column of {', '.join(columns)} has {wrong[0]!r}, which is not a text")
+        raise ValueError(f"{path}: a column of {', '.join(columns)} has {wrong[0]!r}, not a string")
     try:
         added = annotate([tuple(text or "" for text in row) for row in zip(*texts, strict=True)])
     except RowError as error:
@@ -269,7 +269,7 @@ def _read_jsonl(file: SourceFile, texts: Sequence[str]) -> pyarrow.Table:
     records: list[dict[str, Any]] = []
     for where, record in jsonl.json_records(file.path, ReadCounts(), file.encoding, file.span):
         if wrong := [name for name in texts if not isinstance(record.get(name), str | None)]:
-            raise ValueError(f"{where}: field {wrong[0]!r} is {record[wrong[0]]!r:.80}, which is not a text")
+            raise ValueError(f"{where}: field {wrong[0]!r} is {record[wrong[0]]!r:.80}, not a string")
         records.append(record)
     columns: dict[str, Any] = {}
     for name in dict.fromkeys(name for record in records for name in record):

@@ -84,7 +84,7 @@ def test_annotate_tables_rejects_other_jobs_and_tables(tables: list[str], tmp_pa
         run(step=2)
     with pytest.raises(ValueError, match=r"no column 'body'; it has id, text; name one with --column"):
         run(columns=("body",), name="other")
-    with pytest.raises(ValueError, match=r"has 0, which is not a text"):
+    with pytest.raises(ValueError, match=r"has 0, not a string"):
         run(columns=("id",), name="numbers")
     (tmp_path / "c.txt").write_text("text")
     with pytest.raises(ValueError, match=r"c\.txt: only files of parquet and jsonl have rows"):
@@ -139,7 +139,7 @@ def test_bad_row_is_named_with_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"rows\.jsonl: row 2: too bad"):
         annotate_tables([str(path)], ["text"], tmp_path / "out", {}, annotate, "test")
     path.write_text('{"text": "one"}\n{"text": 3}\n')
-    with pytest.raises(ValueError, match=r"rows\.jsonl, line 2: field 'text' is 3, which is not a text"):
+    with pytest.raises(ValueError, match=r"rows\.jsonl, line 2: field 'text' is 3, not a string"):
         annotate_tables([str(path)], ["text"], tmp_path / "other", {}, annotate, "test")
 
 

@@ -136,7 +136,7 @@ def test_gradient_reaches_the_encoder_by_the_vector() -> None:
 
 @pytest.mark.parametrize(
     "family", ["albert", *(pytest.param(name, marks=pytest.mark.long) for name in ("deberta", "modernbert"))]
-)  # narrow tables, relative and rotated positions
+)  # narrow tables, relative and rotary positions
 def test_decoder_fits_other_encoders(family: str) -> None:
     config = DENOISING.headed(next(iter(FAMILIES[family].presets.values())), 0)  # shapes alone
     graphdef, shapes, _ = abstract_network(config)

@@ -29,7 +29,7 @@ class EarlyStopping(Callback):
         self._patience, self._checkpoints = patience, best
         self._best, self._unimproved = -math.inf, 0
         for value in past:
-            self._is_best(value)
+            self._record(value)
 
     @property
     def is_final(self) -> bool:
@@ -42,7 +42,7 @@ class EarlyStopping(Callback):
 
     def on_evaluation(self, step: int, figures: Figures) -> None:
         """Save the best weights in the background, before the evaluation is logged."""
-        if self._is_best(figures[self._patience.figure]):
+        if self._record(figures[self._patience.figure]):
             for hook in self.run.hooks:
                 hook.before_save(step)
             self._checkpoints.save(step, {"params": self.run.state.params}, self.run.job.metadata)
@@ -53,7 +53,7 @@ class EarlyStopping(Callback):
         """Wait until the best weights are saved, because a resumed run relies on them."""
         self._checkpoints.wait()
 
-    def _is_best(self, value: float) -> bool:
+    def _record(self, value: float) -> bool:
         """Record an evaluation; returns whether it is better than all before."""
         logged = logged_value(value)  # rounded like the log, so that a resumed run decides alike
         value = math.nan if logged is None else logged
