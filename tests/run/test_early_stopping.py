@@ -27,7 +27,7 @@ def test_equal_evaluation_after_a_resume_is_not_better(value: float, tmp_path: P
     """The log rounds figures to nine digits."""
     past = summarize_log([{"step": 1, "eval/f1": logged_value(value)}], 1, "eval/f1", 0)["figures"]
     hook = EarlyStopping(Patience("eval/f1", 2), Checkpoints(tmp_path, keep_last=1), past)
-    assert not hook._is_best(value)
+    assert not hook._record(value)
 
 
 class Numbered:
