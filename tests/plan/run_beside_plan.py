@@ -11,6 +11,7 @@ import ctypes
 import statistics
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -37,6 +38,8 @@ def status(key: str) -> int:
 
 def main() -> None:
     config, steps = load_recipe(sys.argv[1]), int(sys.argv[2])
+    if config.training.grad_accum_steps == "auto":  # only a run or a plan may decide it
+        config = replace(config, training=replace(config.training, grad_accum_steps=1))
     keep_freed_memory()  # like every run
     (stage,) = make_stages(config)
     mesh = make_mesh(config.mesh)
@@ -60,7 +63,7 @@ def main() -> None:
         for _ in range(steps):
             on_device = to_global(mesh, batch)
             temporaries.reuse()
-            state, metrics = step(state, rate, on_device)
+            state, metrics = step(state, rate, on_device, {})
             figures.add(metrics)
         figures.drain()
         grown = status("VmHWM") - before
@@ -69,7 +72,7 @@ def main() -> None:
         seconds = []
         for _ in range(steps):
             start = time.perf_counter()
-            state, metrics = jax.block_until_ready(step(state, rate, to_global(mesh, batch)))
+            state, metrics = jax.block_until_ready(step(state, rate, to_global(mesh, batch), {}))
             seconds.append(time.perf_counter() - start)
     least, median = 1e3 * plan.bound.overlapped, 1e3 * statistics.median(seconds)
     print(f"a step takes at least {least:.1f} ms by the plan and took {median:.1f}: {median / least:.2f} times")
