@@ -1,6 +1,7 @@
 """The gradient of a scan over layers stores no layer-independent array of the size of the scores."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,15 @@ def largest_constant(function: Callable, inputs: Sequence[jax.ShapeDtypeStruct])
     eqns = jax.make_jaxpr(jax.grad(function))(*inputs).eqns
     scans = [e for e in eqns if e.primitive.name == "scan" and e.params["length"] == LAYERS]
     assert len(scans) == 2, "one forward, one backward"
-    return max(v.aval.size for e in scans for v in e.invars[: e.params["num_consts"]])
+    return max((v.aval.size for e in scans for v in e.invars[: constant_count(e)]), default=0)
+
+
+def constant_count(scan: Any) -> int:
+    """The number of constants of a scan: its inputs that are neither carried nor sliced by layer."""
+    body = scan.params["jaxpr"].jaxpr
+    sliced = sum(v.aval.shape != inner.aval.shape for v, inner in zip(scan.invars, body.invars, strict=True))
+    carried = sum(v.aval.shape == inner.aval.shape for v, inner in zip(scan.outvars, body.outvars, strict=True))
+    return len(scan.invars) - sliced - carried
 
 
 def largest_attention_constant(length: int, slopes: tuple[float, ...] = ()) -> int:

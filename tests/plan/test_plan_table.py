@@ -99,6 +99,6 @@ def test_make_keeps_existing_plans(table: ModuleType, tmp_path: Path, monkeypatc
 
 
 def test_price_names_its_machine(table: ModuleType) -> None:
-    assert table.priced("v5e:4x4=1.2") == ("v5e:4x4", 1.2)
+    assert table.parse_price("v5e:4x4=1.2") == ("v5e:4x4", 1.2)
     with pytest.raises(argparse.ArgumentTypeError, match="TOPOLOGY=PRICE with one of v5e:4x4"):
-        table.priced("v5e=1.2")
+        table.parse_price("v5e=1.2")

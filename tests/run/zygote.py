@@ -51,7 +51,7 @@ def serve(address: str) -> None:
     server, clients, children = socket.socket(socket.AF_UNIX), {}, {}
     server.bind(address)
     server.listen()
-    woken = wake_on_child_exit()
+    woken, waker = wake_on_child_exit()
     selector = selectors.DefaultSelector()
     for one in (server, woken):
         selector.register(one, selectors.EVENT_READ)
@@ -65,7 +65,7 @@ def serve(address: str) -> None:
             elif key.fileobj is woken:
                 woken.recv(4096)
             elif line := clients[key.fileobj].readline():  # complete, because clients wait for the answer
-                child = fork(json.loads(line), [server, woken, *clients])
+                child = fork(json.loads(line), [server, woken, waker, *clients])
                 children[child] = key.fileobj
                 send(key.fileobj, f"{child}")
             else:
@@ -78,20 +78,20 @@ def serve(address: str) -> None:
             send(children.pop(child), f"{child} {code}")
 
 
-def wake_on_child_exit() -> socket.socket:
-    """A socket that becomes readable when a child exits."""
+def wake_on_child_exit() -> tuple[socket.socket, socket.socket]:
+    """A socket that becomes readable when a child exits, and its other end."""
     woken, waker = socket.socketpair()
     waker.setblocking(False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(waker.detach())
-    return woken
+    signal.set_wakeup_fd(waker.fileno())
+    return woken, waker
 
 
 def fork(job: dict, sockets: list[socket.socket]) -> int:
     """Fork a process for a job, with `sockets` closed; returns its process id."""
     child = os.fork()
     if child == 0:
-        os.close(signal.set_wakeup_fd(-1))
+        signal.set_wakeup_fd(-1)
         for one in sockets:
             os.close(one.detach())
         run_job(job)
