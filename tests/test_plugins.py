@@ -7,6 +7,7 @@ import math
 import re
 import sys
 from importlib.metadata import EntryPoint
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -115,8 +116,9 @@ def test_documented_plugins_work_from_text_to_transformers(tmp_path, monkeypatch
     assert "eval/length_accuracy" in capfd.readouterr().out
     forget(monkeypatch)
     assert main(["export", str(run), "--output", str(tmp_path / "hf")]) == 0
-    assert "BertForPreTraining" in repr(transformers.AutoModelForPreTraining.from_pretrained(tmp_path / "hf"))
     assert main(["run", "verify", str(run)]) == 0
+    if find_spec("torch"):
+        assert "BertForPreTraining" in repr(transformers.AutoModelForPreTraining.from_pretrained(tmp_path / "hf"))
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another machine"))
     forget(monkeypatch)

@@ -283,5 +283,5 @@ def relative_difference(ours: np.ndarray, theirs: np.ndarray, real: np.ndarray) 
 def comparison_line(reference: str, difference: Difference | None) -> str:
     """Describe a comparison with a reference implementation; None means that it was not available."""
     if difference is None:
-        return f"Not verified: {reference} is not installed"
+        return f"Not verified: {reference}, or a package that it needs, is not installed"
     return f"compared with {reference} on real text: {difference}"

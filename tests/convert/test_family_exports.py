@@ -44,6 +44,7 @@ from bertjax.run.run_directory import TrainedModel
 from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules
 
+pytest.importorskip("torch")
 pytestmark = pytest.mark.run
 
 HEADS = {"sequence": 3, "choice": 0, "tokens": 4, "span": 0, "vector": 0}

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,8 @@ def test_other_functions_match_their_verbs(folder, pretrained, capfd):
     assert measured.figures["eval/mlm_loss"] == pytest.approx(pretrained.figures["eval/mlm_loss"], rel=1e-5)
     assert main(["evaluate", str(run)]) == 0 and str(measured) in capfd.readouterr().out
     exported = bertjax.export(run, bertjax.ExportOptions(output=str(folder / "hf")))
-    assert exported.difference is not None and (exported.directory / "model.safetensors").is_file()
+    assert (exported.difference is not None) == bool(find_spec("torch"))
+    assert (exported.directory / "model.safetensors").is_file()
     with pytest.raises(ValueError, match="hf exists; give overwrite=True"):
         bertjax.export(run, bertjax.ExportOptions(output=str(folder / "hf")))
     (tokens,) = bertjax.tokenize(run, ["the ba"])
