@@ -215,7 +215,7 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     program = find_browser()
     if program is None:
-        pytest.skip(f"needs a browser to open pages with: none of {', '.join(NAMES)} is find_browser")
+        pytest.skip(f"needs a browser to open pages with: none of {', '.join(NAMES)} is installed")
     started = Browser(program, tmp_path_factory.mktemp("browser"))
     yield started
     started.close()

@@ -70,7 +70,7 @@ def output(views, tmp_path_factory) -> dict[str, dict]:
     """The results of the script above on each page in the browser."""
     program = find_browser()
     if program is None:
-        pytest.skip(f"needs a browser to open the page with: none of {', '.join(NAMES)} is find_browser")
+        pytest.skip(f"needs a browser to open the page with: none of {', '.join(NAMES)} is installed")
     folder = tmp_path_factory.mktemp("pages")
     browser, found = Browser(program, folder), {}
     for name, view in views.items():

@@ -257,7 +257,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """One browser for all tests."""
     program = find_browser()
     if program is None:
-        pytest.skip(f"needs a browser to open pages with: none of {', '.join(NAMES)} is find_browser")
+        pytest.skip(f"needs a browser to open pages with: none of {', '.join(NAMES)} is installed")
     started = Browser(program, tmp_path_factory.mktemp("browser"))
     yield started
     started.close()
