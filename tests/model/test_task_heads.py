@@ -93,7 +93,7 @@ def head_logits(network, hidden, batch, keys=None) -> jax.Array:
 
 @functools.cache
 def draw_params(config: ModelConfig) -> dict:
-    """Random parameters, draw_params without compiling a program."""
+    """Random parameters, drawn without compiling a program."""
     draw = np.random.default_rng(2)
     return jax.tree.map(lambda leaf: draw.normal(0, 0.1, leaf.shape).astype(np.float32), abstract_network(config)[1])
 
