@@ -19,6 +19,7 @@ from bertjax.finetune.encoding.question_windows import QuestionCounts, WindowSiz
 from bertjax.finetune.encoding.rows import TaskRows
 from bertjax.finetune.encoding.tag_windows import TagCounts, tag_windows
 from bertjax.finetune.kinds import KINDS
+from bertjax.finetune.kinds.token_numbers import number_windows
 from bertjax.finetune.run import Start
 from bertjax.input.lengths import LengthCounts
 
@@ -119,6 +120,12 @@ def encode_rows(kind: str, start: Start, length: int = 32) -> TaskRows:
             for n, words in enumerate(tuple(text.split()) for text in texts)
         ]
         return tag_windows(tagged, COLOURS, start.tokenizer, length, TagCounts(), label_weights=weights).rows
+    if kind == "token_regression":
+        numbered = [
+            TaggedSentence("here", str(n), words, tuple(str(len(word)) for word in words))
+            for n, words in enumerate(tuple(text.split()) for text in texts)
+        ]
+        return number_windows(numbered, start.tokenizer, length, TagCounts()).rows
     if kind == "span":
         questions = [
             Question("here", str(n), "what colour ?", text, ((text.split()[1], text.index(text.split()[1])),), False)
