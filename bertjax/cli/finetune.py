@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--label", metavar="COLUMN", help="column of the label (label)")
     parser.add_argument("--id", metavar="COLUMN", help="column of the id that predictions are written with")
-    _add_list(parser, "--labels", "LABEL", "all labels (those of the training set)")
+    _add_list(parser, "--labels", "LABEL", "all labels (the training set's)")
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="runs of each setting (%(default)s)")
     _add_list(parser, "--learning-rate", "X", "learning rates to try", float)
     _add_list(parser, "--batch-size", "N", "numbers of examples per step to try", int)

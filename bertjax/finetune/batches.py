@@ -75,7 +75,7 @@ class TaskBatches:
             length = padded_length(int(self._rows.lengths[chosen].max()), self._max_length)
             return padded(self._rows, chosen if rows is None else chosen[rows], length, self._pad_id)
 
-        # 3. Or shared rows, of which these devices hold their shards
+        # 3. Or packed rows: the shards that these devices hold
         key = derive_key(self._seed, "rows of examples", step)
         layout = pack_examples(self._rows.lengths[chosen], key, self._shards * self._microbatches)
         if rows is not None:

@@ -191,7 +191,7 @@ class _Others:
             self._sorted = self._works[self._order]
 
     def draw(self, bits: np.ndarray, entry: np.ndarray) -> np.ndarray:
-        """Draw a document, int64[n], from uint64[n] bits; it differs from that of `entry` and is of another work."""
+        """Draw a document, int64[n], from uint64[n] bits; another document than `entry`'s, from another work."""
         if self._works is not None:
             first, last = (np.searchsorted(self._sorted, self._works[entry], side) for side in ("left", "right"))
             other = below(bits, len(self._documents) - (last - first))

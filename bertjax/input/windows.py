@@ -1,4 +1,4 @@
-"""The order in which a run reads a text: in windows, each of which is shuffled as a whole.
+"""The order in which a run reads a text: in windows that are each shuffled as a whole.
 
 A text of up to `WINDOW_TOKENS` is one window, which is an epoch. A larger text is cut into parts, which each epoch
 deals into windows of about that size, in a new random order. So the time to start and the memory depend on the size of

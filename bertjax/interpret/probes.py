@@ -1,6 +1,6 @@
 """Probes of a run at its evaluations: minimal pairs, attention patterns and linear classifiers of tags.
 
-They read the weights and change nothing: batches, steps and weights are those of a run without probes. They run only if
+They read the weights and change nothing: batches, steps and weights equal a run's without probes. They run only if
 they are expected to take at most `probe.share` of the elapsed time.
 """
 

@@ -177,7 +177,7 @@ def head_by_head(
     """Call `attention(q, k, v, heads, *tables)` -> [B, L, H, K] for all heads at once, or on a CPU head by head.
 
     q, k and v are [B, L, H, K], each of `tables` is [H, ...], and `heads` is described in `Scoring`. The scores of one
-    head stay in a CPU's cache between the operations on them, those of all heads do not. On a mesh that splits heads
+    head stay in a CPU's cache between the operations on them, arrays of all heads do not. On a mesh that splits heads
     they are computed at once, as on other platforms; rounding may differ.
     """
 

@@ -177,7 +177,7 @@ summed.defvjp(lambda dims, x, y: (summed(dims, x, y), (x, y)), _summed_backward)
 
 
 def unstack(x: jax.Array, axis: int) -> tuple[jax.Array, ...]:
-    """Slice x along an axis. The gradient concatenates the slices' gradients; that of x[i] would add padded arrays."""
+    """Slice x along an axis. Its gradient concatenates the slices' gradients; x[i] would add padded arrays."""
     return tuple(part.squeeze(axis) for part in jax.lax.split(x, (1,) * x.shape[axis], axis))
 
 

@@ -1,4 +1,4 @@
-"""Write the vectors of the texts of files to a file, or those of tables to a folder of Parquet parts."""
+"""Write vectors: of text files to one file, of tables to a folder of Parquet parts."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from bertjax.tokenization.training import parse_kind
 
 
 def with_vocabulary(config: Config) -> Config:
-    """Fill an empty `data.vocab` with the vocabulary of `init_from`, and the text rules with those of an artefact.
+    """Fill an empty `data.vocab` with the vocabulary of `init_from`, and the text rules with an artefact's.
 
     `data.tokenizer`, `data.lowercase` and the other rules follow a `tokenizer.json`, or a token store given instead of
     sources; the names of its sources stay only if a mixture needs them. Vocabularies for sequences other than prose

@@ -31,7 +31,7 @@ class Bound:
 
     @property
     def overlapped(self) -> float:
-        """The time if all parts overlap: that of the slowest part."""
+        """The time if all parts overlap: the slowest part's."""
         return max(self.compute, self.memory, self.interconnect, self.network)
 
     @property

@@ -39,7 +39,7 @@ def read_cycles(folder: Path) -> dict[str, int]:
 
 
 def count_cycles(text: str) -> int:
-    """Count the bundles of a file, those of a loop once per iteration.
+    """Count the bundles of a file; a loop's count once per iteration.
 
     A loop's trip count is the constant of its exit test; a loop that ends on a computed number counts once. A test that
     depends on the test of an inner loop belongs to the loop around it. A loop over the grid of a kernel or the windows
@@ -86,7 +86,7 @@ class Scheduled:
 def schedule_time(module: Module, cycles: dict[str, int], chip: Chip) -> Scheduled | None:
     """Sum, over the instructions, the longer of their bundles and their traffic; None for a chip of unknown clock.
 
-    An instruction without bundles gets those of an equal one (equal fusions are compiled once). Asynchronous copies
+    An instruction without bundles gets an equal one's (equal fusions are compiled once). Asynchronous copies
     take no time here; their bytes are part of the step's bound.
     """
     if (clock := CLOCKS.get(chip.name)) is None:

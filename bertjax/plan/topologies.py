@@ -218,7 +218,7 @@ def planning_environment(name: str, environment: Mapping[str, str], dump: Path |
 def empty_dump(environment: Mapping[str, str] = os.environ) -> Path | None:
     """Empty the folder of schedules and return it; None if libtpu writes no schedules.
 
-    Instructions of earlier programs may have the same names as those of the next one.
+    Instructions of earlier programs may have the same names as the next program's.
     """
     folders = re.findall(r"--xla_jf_dump_to=(\S+)", environment.get(_LIBTPU, ""))
     if not folders:

@@ -33,7 +33,7 @@ USABLE = {"cpu": 0.75, "gpu": 0.92, "tpu": 0.97}
 # Tokens per device and microbatch. With fewer, accumulating the gradients, whose size does not depend on the tokens,
 # costs more than recomputing the cheap operations.
 _ENOUGH_TOKENS = 4096
-_VALUES_PER_TEMPORARY = 8.0  # rough ratio of the bytes of all values to those of the compiled step's temporaries
+_VALUES_PER_TEMPORARY = 8.0  # all values take about this many times the bytes of the compiled step's temporaries
 
 Bound = Callable[[ExecutionConfig, Stage], tuple[int, int]]  # bytes of a device: arguments, and all values of the step
 Compiled = Callable[[ExecutionConfig, Stage], float]  # bytes that the compiled step takes on a device

@@ -79,7 +79,7 @@ class NetworkGraph(Graph):
         return self.constant(name, self.params[name])
 
     def dense(self, name: str, x: Value, inputs: int = 1) -> Value:
-        """x @ kernel + bias, if there is one; the first `inputs` dims of the kernel are those of x."""
+        """x @ kernel + bias, if there is one; the kernel's first `inputs` dims are contracted with x."""
         kernel = self.params[f"{name}/kernel"]
         y = x @ self.constant(f"{name}/kernel", kernel.reshape(np.prod(kernel.shape[:inputs]), -1))
         bias = self.params.get(f"{name}/bias")

@@ -38,7 +38,7 @@ def fetch(name: str) -> tuple[Path, str]:
 
 
 def _choose(present: Collection[str]) -> list[str]:
-    """Choose the files to download from those of a repository."""
+    """Choose which of a repository's files to download."""
     if CONFIG_FILE not in present:
         return []
     weights = [name for name in WEIGHTS_FILES if name in present][:1]

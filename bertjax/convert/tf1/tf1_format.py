@@ -269,7 +269,7 @@ def to_tensorflow(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def from_tensorflow(arrays: Mapping[str, np.ndarray], names: Iterable[str]) -> dict[str, np.ndarray]:
-    """Rename TensorFlow's arrays as Hugging Face does, for those of `names` that exist."""
+    """Rename TensorFlow's arrays as Hugging Face does, for the `names` that exist."""
     theirs = {name: tensorflow_name(name) for name in names}
     return {ours: _transposed(name, arrays[name]) for ours, name in theirs.items() if name in arrays}
 

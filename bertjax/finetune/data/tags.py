@@ -72,7 +72,7 @@ def read_tags(columns: TagColumns, named: bool, data: Path, split: str, notify: 
     """Read a split from a folder or a file; a test set is read without its tags.
 
     The file is named train, dev, valid or test with one of several suffixes, or as in CoNLL-2003 (eng.testa) or a
-    treebank (en_ewt-ud-dev.conllu). `named`: tags must be those of named entities, O or such as B-PER. Raises
+    treebank (en_ewt-ud-dev.conllu). `named`: tags must name entities, such as B-PER, or be O. Raises
     MissingSplitError for a missing file, and ValueError naming file and line of an error in it.
     """
     path = _split_path(data, split, _SUFFIXES)

@@ -107,7 +107,7 @@ def find_answers(
 def answer_figures(
     questions: Sequence[Question], answers: QuestionAnswers, unanswerable: bool, null_threshold: float = 0.0
 ) -> dict[str, float]:
-    """Compute the official figures as shares: `f1` and `exact_match`, or those of SQuAD 2.0 if `unanswerable`.
+    """Compute the official figures as shares: `f1` and `exact_match`, or SQuAD 2.0's if `unanswerable`.
 
     SQuAD 2.0's `best_f1` and `best_exact` are reached with the null thresholds `best_f1_thresh` and
     `best_exact_thresh`.

@@ -1,6 +1,6 @@
 """Questions as rows, each with a window of its text; a long text has several overlapping windows.
 
-The windows equal those of google-research/bert's run_squad.py and its port to transformers. As in run_squad.py,
+The windows equal google-research/bert's (run_squad.py) and transformers' port. As in run_squad.py,
 `doc_stride` is the distance between the beginnings of windows. In transformers' tokenizers and run_qa.py `stride` is
 the overlap instead: the room for the text minus `doc_stride`.
 

@@ -32,7 +32,7 @@ from bertjax.training.objectives.objective import MODEL
 
 Figures = dict[str, float]
 Measure = Callable[[np.ndarray], float]  # computes a metric over the examples with these numbers, int64 [n]
-# Keys of `TaskConfig` that only some kinds support: those of vectors, and of questions.
+# Keys of `TaskConfig` that only some kinds support: options for vectors and for questions.
 OPTIONS = ("from_text", "positives", "dims", "temperature")
 OPTIONS += ("doc_stride", "max_query", "max_answer", "n_best", "null_threshold")
 Read = Callable[[Path, str, Notify], list[Any]]  # (data, split, notify); raises MissingSplitError

@@ -277,7 +277,7 @@ class TextKind(Kind):
     # -- tasks of the user's own files
 
     def own(self, config: TaskConfig) -> Task:
-        """Make a task of table files; labels default to those of the training set."""
+        """Make a task of table files; labels default to the training set's."""
         if self.numeric or not self.labelled:
             refuse_options(config, ("labels",), "has no classes")
         if not self.labelled:

@@ -169,7 +169,7 @@ def _attend_from_inner(
     ends = Keys(
         joined(_take_ends(k, 2)), joined(_take_ends(v, 2)), query_ids == end_ids, _take_ends(positions, 0).reshape(-1)
     )
-    # An end that is a neighbour is masked there: its keys are among those of the ends.
+    # An end block that is also a neighbour is masked there, because the ends have its keys already.
     near_ids = _join_neighbours(ids.at[:, :, jnp.asarray([0, -1])].set(NOWHERE))[..., None, :]
     near_positions = _join_neighbours(positions[None, None])[..., None, :]
     near = Keys(_join_neighbours(k), _join_neighbours(v), query_ids == near_ids, near_positions)

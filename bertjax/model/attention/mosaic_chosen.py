@@ -154,7 +154,7 @@ def backward_kernel(scalars: Scalars, refs: dict[str, Any], settings: Settings, 
         def gradients(
             read: Callable[[Callable, int], jax.Array], keys: Callable[[int], tuple[list[Any], Block]]
         ) -> Any:
-            """Return the gradient of the queries that `read` selects, and add those of keys and values to sums."""
+            """Return the gradient of the queries that `read` selects; add the keys' and values' to sums."""
             q = read(lambda tile: qkv_ref[row, 0, tile, lanes], 0) * settings.scale
             do, o = (read(lambda tile, name=name: refs[name][row, tile, lanes], 0) for name in ("do", "o"))
             lses = read(lambda tile: refs["lse"][row, group, :, tile], 1)

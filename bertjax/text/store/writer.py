@@ -36,7 +36,7 @@ from bertjax.text.store.manifest import (
 )
 from bertjax.tokenization.tokenizer import Tokenizer
 
-MOST_IN_MANIFEST = 16  # digests of a file; those of a larger file are in a separate file
+MOST_IN_MANIFEST = 16  # digests of a file; a larger file's are in a separate file
 
 
 class ShardWriter:
