@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -114,18 +115,18 @@ def encode_rows(kind: str, start: Start, length: int = 32) -> TaskRows:
     template = get_family(start.model.family).template
     texts = sentences(COUNT, 1)
     weights = [1.0, 0.5, 2.0]
-    if kind == "tokens":
-        tagged = [
-            TaggedSentence("here", str(n), words, tuple(COLOURS[len(word) % 3] for word in words))
+
+    def tag_words(tag: Callable[[str], str]) -> list[TaggedSentence]:
+        return [
+            TaggedSentence("here", str(n), words, tuple(map(tag, words)))
             for n, words in enumerate(tuple(text.split()) for text in texts)
         ]
+
+    if kind == "tokens":
+        tagged = tag_words(lambda word: COLOURS[len(word) % 3])
         return tag_windows(tagged, COLOURS, start.tokenizer, length, TagCounts(), label_weights=weights).rows
     if kind == "token_regression":
-        numbered = [
-            TaggedSentence("here", str(n), words, tuple(str(len(word)) for word in words))
-            for n, words in enumerate(tuple(text.split()) for text in texts)
-        ]
-        return number_windows(numbered, start.tokenizer, length, TagCounts()).rows
+        return number_windows(tag_words(lambda word: str(len(word))), start.tokenizer, length, TagCounts()).rows
     if kind == "span":
         questions = [
             Question("here", str(n), "what colour ?", text, ((text.split()[1], text.index(text.split()[1])),), False)
