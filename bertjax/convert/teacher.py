@@ -100,7 +100,7 @@ def _require_fit(teacher: ForeignModel, config: Config, longest: int) -> None:
     if theirs.causal != ours.causal:
         raise _teacher_error(
             config,
-            f"its model.causal is {theirs.causal} and the student's is {ours.causal}; set both to the same value",
+            f"its model.causal is {theirs.causal} and the student's is {ours.causal}; set model.causal={theirs.causal}",
         )
     if theirs.max_position_embeddings < longest:
         raise _teacher_error(
