@@ -198,7 +198,7 @@ def test_race_table_has_means_and_standard_errors() -> None:
     _, caption, *_, baseline, bert, electra = race_table(
         {"speeds": {"bert": 0.5, "deberta": 1.0, "electra": 0.6}, "runs": runs}
     )
-    assert caption.endswith("--kept FILE`, 0123456):")
+    assert caption.endswith("--record FILE`, 0123456):")
     assert baseline == "| most frequent answer |  | 50.9 |  |  |  |  |"
     assert bert == "| bert | 6,402 | 75.0 ± 1.5 | 80.0 | 60.0 | 90.0 | 20.0 |"
     assert electra == "| electra | 6,402 ± 0 | 71.0 ± 1.0 | 80.0 ± 0.0 | 60.0 ± 0.0 |  | 20.0 ± 0.0 |"
@@ -258,7 +258,7 @@ def test_invalid_entry_is_refused(gate, tmp_path, entries, message) -> None:
 def test_every_figure_has_a_program_and_a_format(gate) -> None:
     for figure in gate.read_figures().values():
         assert (BENCHMARKS.parents[1] / figure.command[0]).is_file(), figure.name
-        assert figure.shown.format(1.5) != figure.shown, figure.name
+        assert figure.template.format(1.5) != figure.template, figure.name
         assert figure.bar == "none" or len(figure.set_by) > 20, figure.name
         assert re.compile(figure.reads).groups == 1 + figure.beside.count("{}"), figure.name
 

@@ -99,7 +99,7 @@ def test_recorded_runs_are_not_repeated(bench, tmp_path, monkeypatch, capsys) ->
         write_fine_tuned_run(folder, f"{name}_sst2", {"eval/accuracy": 0.7})
     monkeypatch.setattr(bench, "task_files", lambda *_: [])
     monkeypatch.setattr(bench, "fine_tune", lambda *_: None)
-    words = ("--tasks", "sst2", "--seeds", "1", "--kept", str(record), "--folder")
+    words = ("--tasks", "sst2", "--seeds", "1", "--record", str(record), "--folder")
     call(bench, monkeypatch, "tasks", *words, str(folder))
     assert json.loads(record.read_text())["runs"]["bertjax_0"]["sst2"] == 0.7
     started = []
@@ -126,7 +126,7 @@ def test_side_timed_later_keeps_its_ratio_to_transformers(bench, tmp_path, monke
 
     monkeypatch.setattr(bench, "_speeds", speeds)
     monkeypatch.setattr(bench.bertjax, "prepare", lambda _: None)
-    call(bench, monkeypatch, "times", "--folder", str(tmp_path), "--data", str(tmp_path), "--kept", str(record))
+    call(bench, monkeypatch, "times", "--folder", str(tmp_path), "--data", str(tmp_path), "--record", str(record))
     fastest = "modernbert-documents-bfloat16"
     assert heats == [
         ("modernbert_documents", ["modernbert-documents-float32", fastest]),

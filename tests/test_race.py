@@ -63,20 +63,20 @@ def test_recorded_runs_are_not_repeated(bench, tmp_path, monkeypatch, capsys) ->
     record.write_text(json.dumps({"terms": terms, "speeds": {"bert": 0.5, "electra": 0.6}, "runs": runs}))
     started = []
     monkeypatch.setattr(bench, "subprocess", SimpleNamespace(run=lambda words, **_: started.append(words)))
-    call(bench, monkeypatch, "train", "--folder", str(folder), "--kept", str(record))
+    call(bench, monkeypatch, "train", "--folder", str(folder), "--record", str(record))
     assert [words[3] for words in started] == ["electra"] and str(record) in started[0]
     monkeypatch.setattr(bench, "write_beir", lambda *_: tmp_path)
     monkeypatch.setattr(bench, "task_files", lambda *_: [])
     monkeypatch.setattr(bench, "fine_tune", lambda *_: None)
     monkeypatch.setattr(bench, "standard_error", lambda run, metric: {"accuracy": 0.01, "f1": 0.02}[metric])
     write_finished_run(folder, "electra_0", 5.5, sst2=0.81, mrpc=0.79)
-    call(bench, monkeypatch, "tasks", "--folder", str(folder), "--kept", str(record))
+    call(bench, monkeypatch, "tasks", "--folder", str(folder), "--record", str(record))
     run = json.loads(record.read_text())["runs"]["electra_0"]
     assert (run["steps"], run["loss"], run["sst2"], run["mrpc"]) == (1_000, 5.5, 0.81, 0.79) and run["commit"]
     assert (run["sst2_error"], run["mrpc_error"]) == (0.01, 0.02)
     assert (run["sst2_baseline"], run["mrpc_baseline"]) == (0.6, 0.75)  # F1 of always "yes": 2 x 0.6 / (1 + 0.6)
     capsys.readouterr()
-    call(bench, monkeypatch, "table", "--folder", str(other), "--kept", str(record))
+    call(bench, monkeypatch, "table", "--folder", str(other), "--record", str(record))
     assert "electra less bert, sst2: +3.00 points; bert has 78.00" in capsys.readouterr().out
 
 
@@ -84,9 +84,11 @@ def test_record_refuses_other_terms_and_later_timings(bench, tmp_path, monkeypat
     record = tmp_path / "kept.json"
     terms = {"minutes": 60.0, "size": "mini"}
     record.write_text(json.dumps({"terms": terms, "speeds": {"bert": 0.5}, "runs": {}}))
-    options = ("--folder", str(tmp_path), "--kept", str(record))
+    options = ("--folder", str(tmp_path), "--record", str(record))
     for words in (("--minutes", "10"), ("--size", "tiny")):
-        with pytest.raises(SystemExit, match=r"kept.json records a race with {'minutes': 60.0, .* give another --kept"):
+        with pytest.raises(
+            SystemExit, match=r"kept.json records a race with {'minutes': 60.0, .* give another --record"
+        ):
             call(bench, monkeypatch, "table", *options, *words)
     with pytest.raises(SystemExit, match=r"has speeds of bert but not of electra: .* measure all of them with another"):
         call(bench, monkeypatch, "times", *options)
@@ -98,7 +100,7 @@ def test_recipe_steps_follow_from_recorded_speeds(bench, tmp_path, monkeypatch, 
     record.write_text(json.dumps({"terms": terms, "speeds": {"bert": 0.5}, "runs": {}}))
     trained = []
     monkeypatch.setattr(bench.bertjax, "pretrain", lambda config: trained.append(config.training.steps))
-    words = ("--folder", str(tmp_path), "--data", str(tmp_path), "--kept", str(record), "--minutes", "2")
+    words = ("--folder", str(tmp_path), "--data", str(tmp_path), "--record", str(record), "--minutes", "2")
     call(bench, monkeypatch, "seed bert", *words)
     assert trained == [240] and "bert, seed 0: 240 steps" in capsys.readouterr().out
 

@@ -18,7 +18,7 @@ from bertjax.parallel.mesh import make_abstract_mesh
 from bertjax.plan.compiling import lower_train_step
 from bertjax.text.trained_vocabulary import vocabulary_size
 from bertjax.training.stages import make_stages
-from bertjax.training.teacher import assumed_teacher, flops_of_stage
+from bertjax.training.teacher import assumed_teacher, stage_flops
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 GOLDEN = REPOSITORY / "tests" / "recipes.golden.txt"
@@ -147,7 +147,7 @@ def test_recipe_cost_equals_the_flops_of_its_steps(name: str, flops: float) -> N
     teacher, total = assumed_teacher(config), 0.0
     for stage in make_stages(config):
         tokens = stage.training.global_batch_size * stage.data.sequence_length
-        total += (stage.stop - stage.start) * tokens * flops_of_stage(config, stage, teacher)
+        total += (stage.stop - stage.start) * tokens * stage_flops(config, stage, teacher)
     assert flops == pytest.approx(total, rel=0.05)
 
 

@@ -34,12 +34,12 @@ def run(arguments: argparse.Namespace) -> int:
     run = as_run(model, arguments.output or f"runs/{path.name if path.is_dir() else path.name.partition('@')[0]}")
     size = f"{model.num_parameters:,} parameters, a vocabulary of {model.tokenizer.vocab_size:,} tokens"
     print(f"{model.origin}: {size}")
-    for note in (*model.notes, *(f"{module}: not in the source; initialised at random" for module in model.drawn)):
+    for note in (*model.notes, *(f"{module}: not in the source; initialised at random" for module in model.untrained)):
         print(f"  {note}")
     # Compare before writing anything: a model whose outputs differ is refused.
     if folder is not None:
         vectors = folder.form.vectors(run, None, False)
-        difference = folder.form.compare(run, folder.path, vectors, model.drawn)
+        difference = folder.form.compare(run, folder.path, vectors, model.untrained)
         print(comparison_line(folder.form.reference, difference))
     directory = write_run(run)
     print(f"imported to {directory}")

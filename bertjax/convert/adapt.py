@@ -109,10 +109,10 @@ def require_same_shape(model: ForeignModel, config: ModelConfig, layers: tuple[i
         )
 
 
-def drawn_modules(model: ForeignModel, config: ModelConfig) -> list[str]:
+def untrained_modules(model: ForeignModel, config: ModelConfig) -> list[str]:
     """Name the modules that a network of `config` initialises at random when it starts from `model`."""
     missing = _missing_modules(model, config)
-    return [name for name in abstract_network(config)[1] if name in missing or module_label(name) in model.drawn]
+    return [name for name in abstract_network(config)[1] if name in missing or module_label(name) in model.untrained]
 
 
 def _missing_modules(model: ForeignModel, config: ModelConfig) -> list[str]:
@@ -139,9 +139,9 @@ def adapt(
     missing = _missing_modules(model, config)
     params: Params = jax.tree.map(lambda x: x, {name: model.params[name] for name in shapes if name not in missing})
     encoder, notes = params["encoder"], list[str]()
-    drawn = (*model.drawn, *(module_label(name) for name in missing if name not in model.params))
-    if drawn:
-        notes.append(f"{', '.join(drawn)}: missing in the source; initialised at random")
+    untrained = (*model.untrained, *(module_label(name) for name in missing if name not in model.params))
+    if untrained:
+        notes.append(f"{', '.join(untrained)}: missing in the source; initialised at random")
     notes += [
         f"{module_label(name)}: of another size in the source; initialised at random"
         for name in missing

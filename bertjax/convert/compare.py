@@ -63,12 +63,12 @@ def compare_with_transformers(
     model: TrainedModel,
     directory: str | Path,
     pairs: Sequence[tuple[str, str]] = PAIRS,
-    drawn: Collection[str] = (),
+    untrained: Collection[str] = (),
 ) -> Difference | None:
     """Compare our float32 outputs for pairs of texts with transformers' for a folder; None without torch, transformers.
 
     Compares the last hidden states and the logits of pretraining or of a task, without padding and without the modules
-    in `drawn` (by `module_label`), which the folder lacks. Token ids are compared if transformers can read
+    in `untrained` (by `module_label`), which the folder lacks. Token ids are compared if transformers can read
     the vocabulary. Raises RuntimeError if transformers cannot read the weights, if token ids differ, or if outputs
     differ by more than `LIMIT`.
     """
@@ -76,7 +76,7 @@ def compare_with_transformers(
         return None
     import transformers
 
-    their_class = _class_without(model, drawn)
+    their_class = _class_without(model, untrained)
     try:
         network = getattr(transformers, their_class.name).from_pretrained(directory).float().eval()
     except Exception as error:  # damaged files raise many classes
@@ -98,12 +98,12 @@ def compare_with_transformers(
     return replace(difference, not_compared=not_compared)
 
 
-def _class_without(model: TrainedModel, drawn: Collection[str]) -> Class:
-    """The transformers class that keeps the most of the model's heads without the modules in `drawn`."""
+def _class_without(model: TrainedModel, untrained: Collection[str]) -> Class:
+    """The transformers class that keeps the most of the model's heads without the modules in `untrained`."""
     config, hf = model.config.model, get_family(model.config.model.family).transformers
     whole = hf_class(config)
     for candidate in (whole, *(hf.partial if whole.outputs else ())):
-        if not any(module_label(tensor.ours.partition("/")[0]) in drawn for tensor in candidate.tensors):
+        if not any(module_label(tensor.ours.partition("/")[0]) in untrained for tensor in candidate.tensors):
             return candidate
     return hf_class(bare_encoder(config))
 

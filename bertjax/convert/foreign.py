@@ -39,7 +39,7 @@ class ForeignModel:
     config: ModelConfig
     tokenizer: Tokenizer
     params: Params  # NumPy float32, layers stacked, the vocabulary padded
-    drawn: tuple[str, ...]  # labels of modules that the source lacks, initialised from seed 0
+    untrained: tuple[str, ...]  # labels of modules that the source lacks, initialised from seed 0
     notes: tuple[str, ...]
     kind: str = ""  # of the fine-tuning task
     labels: tuple[str, ...] = ()  # of that task
@@ -54,7 +54,7 @@ class ForeignModel:
     @property
     def fills_masks(self) -> bool:
         """Whether it has a trained MLM head and sees both sides of a mask."""
-        has_head = "mlm_head" in self.params and module_label("mlm_head") not in self.drawn
+        has_head = "mlm_head" in self.params and module_label("mlm_head") not in self.untrained
         return has_head and not self.config.causal
 
 
@@ -118,11 +118,11 @@ def foreign_model(
     for tensor in tensor_table(config):
         if (module := tensor.ours.partition("/")[0]) in heads:
             modules.setdefault(module, set()).add(tensor.theirs)
-    drawn = {module: names for module, names in modules.items() if not names & tensors.keys()}
-    random = set[str]().union(*drawn.values())
+    untrained = {module: names for module, names in modules.items() if not names & tensors.keys()}
+    random = set[str]().union(*untrained.values())
     if missing := sorted(expected_shapes.keys() - tensors.keys() - random):
         raise ValueError(f"{origin}: missing {', '.join(missing[:5])}; does the config belong to these weights?")
-    fresh = fresh_modules(config, drawn)
+    fresh = fresh_modules(config, untrained)
     if random:
         whole = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), abstract_network(config)[1]) | fresh
         tensors |= {name: x for name, x in to_huggingface_tensors(whole, config, pad_id).items() if name in random}
@@ -132,8 +132,8 @@ def foreign_model(
         params = from_huggingface_tensors(tensors, config, pad_id)
     except ValueError as error:
         raise ValueError(f"{origin}: {error}") from None
-    params |= {module: fresh[module] for module in drawn if module not in params}
-    return ForeignModel(origin, config, tokenizer, params, tuple(map(module_label, drawn)), tuple(notes))
+    params |= {module: fresh[module] for module in untrained if module not in params}
+    return ForeignModel(origin, config, tokenizer, params, tuple(map(module_label, untrained)), tuple(notes))
 
 
 def fresh_modules(config: ModelConfig, modules: Collection[str]) -> Params:

@@ -31,9 +31,9 @@ class Compare(Protocol):
     """Compares our float32 outputs with the format's own system; None if that system is not installed."""
 
     def __call__(
-        self, model: TrainedModel, folder: Path, vectors: Vectors, drawn: Collection[str] = ()
+        self, model: TrainedModel, folder: Path, vectors: Vectors, untrained: Collection[str] = ()
     ) -> Difference | None:
-        """`drawn` names the modules that the folder lacks. Raises RuntimeError for different outputs."""
+        """`untrained` names the modules that the folder lacks. Raises RuntimeError for different outputs."""
         ...
 
 

@@ -279,7 +279,7 @@ def _drawn(model: TrainedModel) -> list[str]:
     return [
         f"transformers initialises {part} (`{prefix}*`) at random and lists it as missing: bertjax has no such part, "
         "and neither hidden states nor logits depend on it."
-        for prefix, part in hf.drawn.items()
+        for prefix, part in hf.transformers_only.items()
     ]
 
 

@@ -103,8 +103,8 @@ def read_source(source: str) -> ForeignModel:
     run = load_own_run(source)
     params = jax.tree.map(np.asarray, jax.device_get(run.params))
     threshold = run.config.task.no_answer_threshold if isinstance(run.config, FinetuneConfig) else None
-    drawn = tuple(map(module_label, run.untrained))
-    return ForeignModel(source, run.config.model, run.tokenizer, params, drawn, (), run.kind, run.labels, threshold)
+    untrained = tuple(map(module_label, run.untrained))
+    return ForeignModel(source, run.config.model, run.tokenizer, params, untrained, (), run.kind, run.labels, threshold)
 
 
 def source_vocabulary(source: str) -> dict[str, Any]:
@@ -137,14 +137,14 @@ def open_source(source: str) -> tuple[TrainedModel, tuple[str, ...]]:
     if (folder := foreign_folder(source)) is not None:
         foreign = read_folder(folder)
         # Absolute, because settings in the folder may be read after the working directory changes.
-        model, drawn = _trained(foreign, folder.path.absolute()), foreign.drawn
+        model, untrained = _trained(foreign, folder.path.absolute()), foreign.untrained
     else:
         _require_ours(source)
         model = load_own_run(source)
-        drawn = tuple(map(module_label, model.untrained))
+        untrained = tuple(map(module_label, model.untrained))
     modules = dict.fromkeys((*_INFERENCE_MODULES, *get_family(model.config.model.family).heads))
     present = {*model.params, *model.params.get(GENERATOR, {})}
-    return model, (*drawn, *(module_label(name) for name in modules if name not in present))
+    return model, (*untrained, *(module_label(name) for name in modules if name not in present))
 
 
 def as_run(model: ForeignModel, directory: str | AnyPath) -> TrainedModel:
@@ -194,7 +194,7 @@ def _trained(model: ForeignModel, directory: AnyPath) -> TrainedModel:
         config = FinetuneConfig(**{field.name: getattr(config, field.name) for field in fields(config)}, task=task)
         config = replace(config, training=replace(config.training, objectives=(model.kind,)))
     params = jax.device_put(model.params, jax.local_devices()[0])
-    untrained = tuple(name for name in params if module_label(name) in model.drawn)
+    untrained = tuple(name for name in params if module_label(name) in model.untrained)
     return TrainedModel(directory, 0, config, model.tokenizer, abstract_network(model.config)[0], params, untrained)
 
 

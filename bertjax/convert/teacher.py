@@ -81,7 +81,7 @@ def _require_comparable(teacher: ForeignModel, config: Config, objective: Object
     """Refuse a teacher without a head that the objective needs, or whose arrays do not match the student's."""
     assert objective.teacher is not None, "it needs a teacher"
     for head in objective.teacher.heads:
-        if head not in teacher.params or module_label(head) in teacher.drawn:
+        if head not in teacher.params or module_label(head) in teacher.untrained:
             raise _teacher_error(
                 config,
                 f"it has no trained {module_label(head)}, which {objective.name} needs; name another teacher, or leave "

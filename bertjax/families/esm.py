@@ -129,7 +129,7 @@ ESM = Family(
         # The regression of contacts on attention; the unused position tables of models with rotary positions.
         ignored=("esm.contact_head.", "esm.embeddings.position_embeddings."),
         rates="esm.rotary_embeddings.inv_freq",
-        drawn={"esm.contact_head.": "the regression of contacts on attention"},
+        transformers_only={"esm.contact_head.": "the regression of contacts on attention"},
         constants={"add_cross_attention": False},
         to_hf_config=_to_hf_config,
         from_hf_config=_from_hf_config,

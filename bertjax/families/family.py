@@ -123,7 +123,7 @@ class HuggingFace:
         aliases: Prefixes of names in other files -> their replacements.
         ignored: Prefixes of tensors in published files that no class has.
         rates: Name of the stored rotary frequencies; "" if its classes compute them when they load a file.
-        drawn: Prefix of tensors that its classes have and bertjax lacks, so transformers draws them -> what they are.
+        transformers_only: Prefix of tensors that bertjax lacks and transformers initialises at random -> what they are.
         constants: Keys of `config.json` with the values required on import, if the file has them.
         to_hf_config: Returns the keys of `config.json`, without ids of special tokens.
         from_hf_config: Returns fields of ModelConfig. Raises ValueError for unsupported values.
@@ -148,7 +148,7 @@ class HuggingFace:
     aliases: Mapping[str, str] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
     rates: str = ""
-    drawn: Mapping[str, str] = field(default_factory=dict)
+    transformers_only: Mapping[str, str] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(
         default_factory=lambda: {"position_embedding_type": "absolute", "add_cross_attention": False}
     )

@@ -20,7 +20,7 @@ from bertjax.finetune.job import assemble_task, dev_sets, resolved
 from bertjax.finetune.kinds.kind import Split, TaskContent, read_run_file
 from bertjax.finetune.task_report import render
 from bertjax.model.attention.sparse import with_copied_projections
-from bertjax.model.heads import POOLER_OF_TOKENS
+from bertjax.model.heads import TOKEN_POOLER
 from bertjax.model.network import Params
 from bertjax.model.shared_tables import with_own_words
 from bertjax.report.run_report import REPORT_FILE
@@ -52,7 +52,7 @@ class Start:
     model: ModelConfig
     tokenizer: Tokenizer
     params: Params  # NumPy float32
-    drawn: tuple[str, ...] = ()  # modules without trained weights, which are random
+    untrained: tuple[str, ...] = ()  # modules without trained weights, which are random
     labels: tuple[str, ...] = ()  # of the task head, if it has one
     kind: str = ""  # name of the head's kind of task
     plugins: tuple[str, ...] = ()  # recorded by the model's run
@@ -109,7 +109,7 @@ def finetune(
     config = resolved(config, content)
     job = assemble_task(config, content, start.tokenizer, teacher, merge_gradient_metrics(callbacks))
     if not content.kind.network.outputs:  # no logits depend on the pooler, so that nothing trains it
-        job = replace(job, metadata=job.metadata | {DRAWN: [name for name in start.drawn if name == "pooler"]})
+        job = replace(job, metadata=job.metadata | {DRAWN: [name for name in start.untrained if name == "pooler"]})
     directory = to_path(config.directory)
 
     # 1. Train, unless the run is finished
@@ -190,12 +190,12 @@ def initial_params(config: FinetuneConfig, start: Start, say: Say) -> Params:
         else:
             say(f"{start.origin} has a head for other outputs ({start.kind}); a new head starts at random")
     trained = with_own_words(start.params)
-    if model.pooler == POOLER_OF_TOKENS and "pooler" not in trained and "mlm_head" in trained:
+    if model.pooler == TOKEN_POOLER and "pooler" not in trained and "mlm_head" in trained:
         trained = trained | {"pooler": {"dense": trained["mlm_head"]["transform"], "norm": trained["mlm_head"]["norm"]}}
     params = {name: trained[name] if name in names and name in trained else drawn[name] for name in drawn}
     if "decoder" in drawn and (head := _fitting_head(trained, drawn["decoder"]["prediction"])):
         params["decoder"] = drawn["decoder"] | {"prediction": head}
-    only_pretrained = not start.kind and not start.drawn
+    only_pretrained = not start.kind and not start.untrained
     if model.global_projections and model.global_tokens == "marked" and only_pretrained:
         say("projections of global tokens, which pretraining did not use, start as copies of the ordinary ones")
         layers = params["encoder"]["layers"]

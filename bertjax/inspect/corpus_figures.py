@@ -151,7 +151,7 @@ def measure_words(
 ) -> Words:
     """Word statistics of a split, with its `most_frequent` tokens; `added` are the words of an extension."""
     by_id = counts.by_id
-    in_text = np.array([token not in _NEVER_IN_TEXT for token in tokenizer.shown])
+    in_text = np.array([token not in _NEVER_IN_TEXT for token in tokenizer.display_texts])
     best = np.argsort(-by_id, kind="stable")[:most_frequent]
     entities = None
     if entity_map.FILE in tokenizer.files:  # tokens of the map, whatever words they stand for
@@ -168,7 +168,7 @@ def measure_words(
         continuations=counts.continuations,
         never=int(np.count_nonzero(in_text & (by_id == 0))),
         rare=int(np.count_nonzero((by_id > 0) & (by_id < RARE))),
-        most_frequent=tuple((tokenizer.shown[i], int(by_id[i])) for i in best if by_id[i]),
+        most_frequent=tuple((tokenizer.display_texts[i], int(by_id[i])) for i in best if by_id[i]),
     )
 
 

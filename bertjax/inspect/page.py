@@ -121,8 +121,8 @@ def _pair(pair: ReadablePair) -> str:
         for glue, piece in zip(piece_separators(pieces), pieces, strict=True):
             words += glue
             if piece.original is None:
-                words += escaped(piece.shown.removeprefix("##"))
+                words += escaped(piece.token.removeprefix("##"))
             else:
-                words += f"<mark><del>{escaped(piece.shown)}</del>{escaped(piece.original)}</mark>"
+                words += f"<mark><del>{escaped(piece.token)}</del>{escaped(piece.original)}</mark>"
         segments += f"<p><b>{name}</b>{words}</p>" if pieces else ""
     return f'<div class="row card"><b>row {pair.row}</b> {escaped(pair.label)}{segments}</div>'

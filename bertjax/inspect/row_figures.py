@@ -115,11 +115,11 @@ def _labels(rows: Mapping[str, np.ndarray]) -> np.ndarray:
 class Piece:
     """A token of the input; `original` is the label at a masked position."""
 
-    shown: str
+    token: str
     original: str | None = None
 
     def __str__(self) -> str:
-        return self.shown if self.original is None else f"[{self.shown.strip('[]') or self.shown}:{self.original}]"
+        return self.token if self.original is None else f"[{self.token.strip('[]') or self.token}:{self.original}]"
 
 
 @dataclass(frozen=True)
@@ -146,13 +146,13 @@ def readable_rows(split: SplitView, tokenizer: Tokenizer, kind: RowKind, number:
 
 def join_pieces(pieces: tuple[Piece, ...]) -> str:
     """Join pieces to text, without a space before a piece that continues a word."""
-    texts = (str(piece) if piece.original is not None else piece.shown.removeprefix("##") for piece in pieces)
+    texts = (str(piece) if piece.original is not None else piece.token.removeprefix("##") for piece in pieces)
     return "".join(glue + text for glue, text in zip(piece_separators(pieces), texts, strict=True))
 
 
 def piece_separators(pieces: tuple[Piece, ...]) -> list[str]:
     """The separator before each piece: empty for the first and for continuations, else a space."""
-    return ["" if n == 0 or (piece.original or piece.shown).startswith("##") else " " for n, piece in enumerate(pieces)]
+    return ["" if n == 0 or (piece.original or piece.token).startswith("##") else " " for n, piece in enumerate(pieces)]
 
 
 def pairs_of_row(number: int, row: dict[str, np.ndarray], tokenizer: Tokenizer, kind: RowKind) -> list[ReadablePair]:
@@ -174,8 +174,8 @@ def pairs_of_row(number: int, row: dict[str, np.ndarray], tokenizer: Tokenizer, 
         a, b = (
             tuple(
                 Piece(
-                    tokenizer.shown[row["input_ids"][position]],
-                    tokenizer.shown[originals[position]] if position in originals else None,
+                    tokenizer.display_texts[row["input_ids"][position]],
+                    tokenizer.display_texts[originals[position]] if position in originals else None,
                 )
                 for position in positions.tolist()
             )

@@ -266,7 +266,7 @@ def _tokens_by_layer(view: AttentionView, norms: np.ndarray, shades: np.ndarray)
 
 
 def _tokens(view: AttentionView) -> list[str]:
-    return [view.row.tokenizer.shown[token] for token in view.row.ids.tolist()]
+    return [view.row.tokenizer.display_texts[token] for token in view.row.ids.tolist()]
 
 
 def _data(view: AttentionView) -> str:

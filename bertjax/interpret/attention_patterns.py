@@ -126,7 +126,7 @@ class WordTable:
 
 def whole_words(tokenizer: Tokenizer) -> np.ndarray:
     """The ids of tokens that are whole words of letters; single letters only in scripts without spaces."""
-    texts = tokenizer.shown
+    texts = tokenizer.display_texts
     letters = [i for i in range(tokenizer.vocab_size) if texts[i].isalpha()]
     words = [i for i in letters if len(texts[i]) > 1 or is_unspaced(texts[i])]
     return np.array([i for i in words if not tokenizer.is_continuation[i]] or words or [0])

@@ -168,8 +168,8 @@ def _hide_words(tokenizer: Tokenizer, sentences: list[np.ndarray], count: int, s
     flat = np.concatenate(sentences)
     counts = np.bincount(flat, minlength=tokenizer.vocab_size)
     suitable = (counts >= max(_SEEN, _RAREST * len(flat))) & (counts <= _COMMONEST * len(flat))
-    suitable &= np.array([token.isalpha() for token in tokenizer.shown])
-    is_apostrophe = np.array([token in ("'", "’") for token in tokenizer.shown])
+    suitable &= np.array([token.isalpha() for token in tokenizer.display_texts])
+    is_apostrophe = np.array([token in ("'", "’") for token in tokenizer.display_texts])
     whole_words_first = sorted(sentences, key=lambda ids: bool(tokenizer.is_continuation[ids].any()))
     hidden: dict[str, TokenRow] = {}
     for number, ids in enumerate(whole_words_first):
@@ -182,7 +182,7 @@ def _hide_words(tokenizer: Tokenizer, sentences: list[np.ndarray], count: int, s
             position = positions[below(hash64(derive_key(seed, "hidden word"), np.array([number])), len(positions))[0]]
             masked = ids.copy()
             masked[position] = tokenizer.mask_id
-            hidden.setdefault(tokenizer.shown[ids[position]], TokenRow.of(tokenizer, [masked]))
+            hidden.setdefault(tokenizer.display_texts[ids[position]], TokenRow.of(tokenizer, [masked]))
     return [(row, word) for word, row in hidden.items()]
 
 
@@ -190,7 +190,7 @@ def _best(model: TrainedModel, rows: Sequence[TokenRow], top: int) -> list[list[
     """The guesses for each mask of each row, computed in few shapes, because each is compiled."""
     masks = [np.flatnonzero(row.ids == model.tokenizer.mask_id) for row in rows]
     slots = max(map(len, masks), default=0)
-    tokens = model.tokenizer.shown
+    tokens = model.tokenizer.display_texts
     guesses = []
     for row, positions in zip(rows, masks, strict=True):
         batch = pad_rows([row], row_width(model, len(row)))

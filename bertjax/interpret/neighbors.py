@@ -64,7 +64,7 @@ def find_neighbors(
         raise ValueError(f"word {word!r}: the model's vocabulary has no tokens for it; give another word")
     rows = sample.containing(ids, contexts * _CANDIDATES, min(_LONGEST, model.max_length))
     rows = [rows[i * len(rows) // contexts] for i in range(contexts)] if len(rows) > contexts else rows
-    table, texts = WordTable(model), model.tokenizer.shown
+    table, texts = WordTable(model), model.tokenizer.display_texts
     vector = table.vectors[ids].mean(axis=0)
     vector = vector / max(np.linalg.norm(vector), 1e-12)
     near = [i for i in table.nearest(vector[None], nearest + len(ids))[0].tolist() if i not in ids][:nearest]
@@ -118,7 +118,7 @@ def _contexts(
     for row, cosines in zip(rows, _cosines(own, others), strict=True):
         order = np.argsort(-cosines, kind="stable")
         first = order[np.sort(np.unique(tokens[order], return_index=True)[1])][:nearest]
-        near = tuple(Near(row.tokenizer.shown[tokens[i]], float(cosines[i]), int(homes[i])) for i in first)
+        near = tuple(Near(row.tokenizer.display_texts[tokens[i]], float(cosines[i]), int(homes[i])) for i in first)
         at = int(word_positions(ids, row)[0])
         parts = row.ids[1:at], row.ids[at : at + len(ids)], row.ids[at + len(ids) : -1]
         before, word, after = (row.tokenizer.decode(part).strip() for part in parts)

@@ -17,7 +17,7 @@ from bertjax.model.products import by_rows, column_sums, over_rows
 from bertjax.parallel.sharding import constrain
 
 # Values of `model.pooler` for poolers that only task heads have; heads per token have one only with the second name.
-POOLERS_OF_TASKS, POOLER_OF_TOKENS = ("gelu", "relu", "gelu_norm", "cls", "tanh_of_tasks"), "gelu_norm"
+TASK_POOLERS, TOKEN_POOLER = ("gelu", "relu", "gelu_norm", "cls", "tanh_of_tasks"), "gelu_norm"
 
 
 def gather_positions(x_BLD: jax.Array, positions_BP: jax.Array) -> jax.Array:
@@ -48,7 +48,7 @@ class Pooler(Head):
         has_bias = config.heads_have_biases
         self.dense = Dense(config, (D, D), ("embed", "hidden"), "hidden", bias=has_bias, role="output", rngs=rngs)
         self.activation = activation if activation in ACTIVATIONS else "tanh"
-        self.norm = LayerNorm(config, D) if config.pooler == POOLER_OF_TOKENS else None
+        self.norm = LayerNorm(config, D) if config.pooler == TOKEN_POOLER else None
 
     def __call__(self, cls_BSD: jax.Array) -> jax.Array:
         x = self.dense(cls_BSD)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.config import ModelConfig
-from bertjax.model.heads import POOLERS_OF_TASKS, existing
+from bertjax.model.heads import TASK_POOLERS, existing
 from bertjax.model.network import Network, network_class
 
 Pooling = Literal["mean", "cls", "pooler", "max", "none"]
@@ -33,9 +33,7 @@ def check_vectors(config: ModelConfig, pooling: str, layer: str | int) -> None:
         raise ValueError(
             f"pooling=pooler: a network with model.head={config.head!r} has no pooler; choose mean, cls or max"
         )
-    is_task_pooler = config.pooler in POOLERS_OF_TASKS or (
-        config.pooler == "none" and not network_class(config).of_task
-    )
+    is_task_pooler = config.pooler in TASK_POOLERS or (config.pooler == "none" and not network_class(config).of_task)
     if pooling == "pooler" and is_task_pooler:
         raise ValueError(
             f"pooling=pooler: the model has no pooler (model.pooler={config.pooler!r}); choose mean, cls or max"

@@ -14,7 +14,7 @@ from flax import nnx
 from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.model.dropout import HEAD, dropout
 from bertjax.model.encoder import TaskNetwork
-from bertjax.model.heads import POOLER_OF_TOKENS, POOLERS_OF_TASKS, Pooler, existing, gather_positions, task_pooler
+from bertjax.model.heads import TASK_POOLERS, TOKEN_POOLER, Pooler, existing, gather_positions, task_pooler
 from bertjax.model.layers import ACTIVATIONS, Dense, FeedForward, LayerNorm
 from bertjax.model.parameters import uniform
 
@@ -117,7 +117,7 @@ class TaskHead(nnx.Module):
 
 def _token_pooler(config: ModelConfig, *, rngs: nnx.Rngs) -> Pooler | None:
     """The pooler below a head per token, or None; frozen features have no pooler."""
-    return Pooler(config, rngs=rngs) if config.pooler == POOLER_OF_TOKENS and not config.features else None
+    return Pooler(config, rngs=rngs) if config.pooler == TOKEN_POOLER and not config.features else None
 
 
 class TokenHead(TaskHead):
@@ -243,7 +243,7 @@ class VectorNetwork(TaskNetwork):
 
     def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
         super().__init__(config, execution, rngs=rngs)
-        self.pooler = None if config.pooler in POOLERS_OF_TASKS else Pooler(config, rngs=rngs)
+        self.pooler = None if config.pooler in TASK_POOLERS else Pooler(config, rngs=rngs)
 
     def vectors(self, hidden_BLD: jax.Array, sequence_ids: jax.Array, S: int) -> jax.Array:
         """Compute the vectors of up to S packed sequences, float32 [B, S, D]; zeros for those that a row lacks."""

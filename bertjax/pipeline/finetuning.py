@@ -348,7 +348,7 @@ def _describe_data(name: str, start: Start, content: TaskContent) -> str:
     lines = [f"{name}: rows: train {len(content.train):,}, {', '.join(sets)}", *content.notes]
     if content.labels:
         lines.append(f"labels: {first_names(content.labels, _SHOWN_LABELS)}")
-    if "pooler" in start.drawn:
+    if "pooler" in start.untrained:
         lines.append(f"{start.origin} has no pooler; it is initialised at random")
     return "\n".join(lines)
 

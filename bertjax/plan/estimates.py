@@ -28,7 +28,7 @@ from bertjax.plan.schedule import Scheduled, schedule_time
 from bertjax.plan.topologies import Topology, with_measured_speed
 from bertjax.training.memory_fit import AUTO, Fit, fit_to_memory, usable_memory
 from bertjax.training.stages import Stage, check_stages_divisible, make_stages, training_mesh
-from bertjax.training.teacher import assumed_teacher, flops_of_stage
+from bertjax.training.teacher import assumed_teacher, stage_flops
 
 HOUR = 3600.0
 Say = Callable[[str], None]
@@ -249,7 +249,7 @@ def plan_stage(
     """Compile a stage and estimate its memory and time."""
     result = compile_stage(config, stage, mesh, topology.platform)
     tokens = stage.training.global_batch_size * stage.data.sequence_length
-    flops = tokens * flops_of_stage(config, stage, assumed_teacher(config))
+    flops = tokens * stage_flops(config, stage, assumed_teacher(config))
     counted = compiler_flops(config, stage) if counted_flops is None else counted_flops
     traffic, collectives, bound, scheduled = None, (), None, None
     devices = list(mesh.devices.flat)

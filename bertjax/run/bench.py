@@ -24,12 +24,12 @@ from bertjax.parallel.sharding import local_rows, to_global
 from bertjax.training.exchange import Frozen
 from bertjax.training.flops import Peak, matmul_peak, mfu, peak_flops
 from bertjax.training.optimizer import make_optimizer
-from bertjax.training.out_of_memory import settings_named
+from bertjax.training.out_of_memory import explain_exhausted_memory
 from bertjax.training.stages import Stage, make_stages, training_mesh
 from bertjax.training.state import Blueprint, FrozenNetwork, TrainState, init_state
 from bertjax.training.step import TrainStep
 from bertjax.training.step_programs import StepPrograms, data_bytes
-from bertjax.training.teacher import assumed_teacher, flops_of_stage
+from bertjax.training.teacher import assumed_teacher, stage_flops
 
 MakeRows = Callable[[Stage], RunBatches]
 _WARM_UP = 2  # steps to discard
@@ -173,12 +173,12 @@ def _bench_stage(
     make_rows: MakeRows,
     seconds: float,
 ) -> StageFigures:
-    flops = flops_of_stage(config, stage, assumed_teacher(config))
+    flops = stage_flops(config, stage, assumed_teacher(config))
     peak = machine.measured.flops * machine.devices
     affordable = seconds / _LEAST_STEPS * peak * _LIKELY_MFU / flops
     measured = shortened(stage, batch_shards(mesh), affordable)
     batches = make_rows(measured)
-    with settings_named(f"measuring stage {stage.number}", config, mesh, measured):
+    with explain_exhausted_memory(f"measuring stage {stage.number}", config, mesh, measured):
         step, state, program = _compile_step(config, programs, measured)
         with _feed(batches, mesh, measured) as feed:
             input_alone = _time_input(feed, measured, seconds / 4)

@@ -27,7 +27,7 @@ from bertjax.training.exchange import NO_FROZEN, Frozen
 from bertjax.training.flops import Peak, device_peak
 from bertjax.training.objectives import Batch
 from bertjax.training.optimizer import make_optimizer
-from bertjax.training.out_of_memory import settings_named
+from bertjax.training.out_of_memory import explain_exhausted_memory
 from bertjax.training.stages import (
     Stage,
     check_stages_divisible,
@@ -40,7 +40,7 @@ from bertjax.training.stages import (
 from bertjax.training.state import Blueprint, TrainState, draw_blueprint
 from bertjax.training.step import GradientMetrics, Metrics, TrainStep
 from bertjax.training.step_programs import StepPrograms
-from bertjax.training.teacher import Teacher, flops_of_stage, frozen_networks, put_teacher
+from bertjax.training.teacher import Teacher, frozen_networks, put_teacher, stage_flops
 
 # The seed of pairs and masks in evaluation, so that the training seed does not change the evaluated rows.
 HELD_OUT_SEED = 0x45564C
@@ -222,7 +222,7 @@ def assemble(
             replace(programs.step(config.execution, stage), frozen=frozen),
             content.train(data, stage.seed, names, training.global_batch_size),
             HeldOutText(make_eval(stage.model, names), group, tuple(sets), unigram, tokenizer.mask_id),
-            flops_of_stage(config, stage, teacher_model),
+            stage_flops(config, stage, teacher_model),
         )
 
     job = make_job(config, mesh, blueprint, optimizer, tokenizer, content.fingerprint, teacher)
@@ -310,7 +310,9 @@ def evaluate_params(
     mesh = mesh_sharing([stage_at(make_stages(config), step).training.rows_at_a_time])
     job = assemble(config, content, only_at=step, teacher=teacher, mesh=mesh)
     (stage,) = job.stages
-    explained = settings_named(f"evaluating on {stage.size}", config, job.mesh, stage.stage, of_a_recipe=False)
+    explained = explain_exhausted_memory(
+        f"evaluating on {stage.size}", config, job.mesh, stage.stage, of_a_recipe=False
+    )
     with jax.set_mesh(job.mesh), explained:
         on_devices = put_on_devices(params, job.blueprint.shardings.params)
         return stage.evaluation(on_devices), stage.evaluation.baselines

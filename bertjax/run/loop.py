@@ -21,7 +21,7 @@ from bertjax.runtime.host_memory import Temporaries
 from bertjax.runtime.processes import Processes
 from bertjax.storage.progress import SIGNS
 from bertjax.training.flops import Peak
-from bertjax.training.out_of_memory import settings_named
+from bertjax.training.out_of_memory import explain_exhausted_memory
 from bertjax.training.stages import stage_at
 from bertjax.training.state import TrainState
 
@@ -103,7 +103,7 @@ class Run:
             self.checkpoints.wait()
             return self.checkpoints.steps()
 
-        return settings_named(f"{doing} {stage.size}", self.config, self.mesh, stage.stage, saved_steps)
+        return explain_exhausted_memory(f"{doing} {stage.size}", self.config, self.mesh, stage.stage, saved_steps)
 
     @property
     def reached_stage(self) -> RunStage:

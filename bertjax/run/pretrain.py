@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from bertjax.config import Config, to_dict
 from bertjax.config.plugins import use_plugins, with_entry_points
-from bertjax.convert.adapt import adapt, drawn_modules, require_same_shape
+from bertjax.convert.adapt import adapt, require_same_shape, untrained_modules
 from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.huggingface.config import to_config_json
 from bertjax.convert.huggingface.exporter import export_huggingface
@@ -152,7 +152,7 @@ def pretrain(
             # 4. State, hooks and training
             make_params = functools.partial(_initial_params, initial_model, job, say) if config.init_from else None
             if initial_model is not None:
-                job = replace(job, metadata=job.metadata | {DRAWN: drawn_modules(initial_model, job.config.model)})
+                job = replace(job, metadata=job.metadata | {DRAWN: untrained_modules(initial_model, job.config.model)})
             outcome = train_job(job, say, make_params, processes, [*callbacks, *probes])
         for probe in probes:
             say(str(probe))

@@ -39,7 +39,7 @@ from bertjax.run.time_budget import times_due
 from bertjax.runtime.processes import Processes, alone
 from bertjax.storage.progress import SIGNS
 from bertjax.storage.remote import to_path
-from bertjax.training.out_of_memory import settings_named
+from bertjax.training.out_of_memory import explain_exhausted_memory
 from bertjax.training.state import TrainState, init_state, new_state
 
 _EVALUATION = 1 / 3  # estimated time of an evaluation, which is a forward pass, relative to a step on as many rows
@@ -83,7 +83,10 @@ def train_job(
 
                 # 2. The state
                 making = "initializing or restoring the state"
-                with settings_named(making, job.config, job.mesh, saved=checkpoints.steps), SIGNS.doing(making):
+                with (
+                    explain_exhausted_memory(making, job.config, job.mesh, saved=checkpoints.steps),
+                    SIGNS.doing(making),
+                ):
                     if first_skipped is not None:
                         checkpoints.leave_out(first_skipped)
                     state = starting_state(skipping_job, checkpoints, say, initial)

@@ -74,7 +74,7 @@ def _without_entities(
         load_vocabulary(data.vocab, TextRules.of(data))
         return to_path(data.vocab)
     kind, argument = parse_kind(data.tokenizer)
-    if (tokenizer := kind.given(argument)) is not None:
+    if (tokenizer := kind.build(argument)) is not None:
         return _store_named(data, tokenizer, {"tokenizer": data.tokenizer})
     assert corpus is not None and division is not None
     inputs_json = {
@@ -288,6 +288,6 @@ def vocabulary_size(data: DataConfig) -> tuple[int, str]:
             reason = f" ({str(error).splitlines()[0]})"
     else:
         kind, argument = parse_kind(data.tokenizer)
-        if (tokenizer := kind.given(argument)) is not None:
+        if (tokenizer := kind.build(argument)) is not None:
             return tokenizer.vocab_size, f"vocabulary of {tokenizer.vocab_size:,} entries, from {data.tokenizer}"
     return data.vocab_size, f"vocabulary of {data.vocab_size:,} entries, from data.vocab_size{reason}"

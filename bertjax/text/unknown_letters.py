@@ -91,7 +91,7 @@ def require_known_letters(unknown: UnknownLetters, data: DataConfig) -> None:
     if not unknown.records or data.unknown_letters == "replace":
         return
     kind, argument = (None, "") if data.vocab else parse_kind(data.tokenizer)
-    if kind is not None and kind.given(argument) is None:
+    if kind is not None and kind.build(argument) is None:
         return
     raise ValueError(
         f"data.unknown_letters='stop': {unknown.describe()}; correct these records, choose a vocabulary that has the "

@@ -138,7 +138,7 @@ def _make_spaced(symbols: Iterable[str], origin: str) -> Tokenizer:
     return _as_tokenizer(backend, SPECIAL_TOKENS, ids, origin)
 
 
-KMERS = TokenizerKind("kmers", given=_make_kmers, form="kmers:K[:1]", is_prose=False)
+KMERS = TokenizerKind("kmers", build=_make_kmers, form="kmers:K[:1]", is_prose=False)
 
 
 class NamedPattern(NamedTuple):
@@ -203,7 +203,7 @@ def _make_integers(argument: str) -> Tokenizer:
     return _make_spaced(map(str, range(size)), "vocabulary of integers")
 
 
-INTEGERS = TokenizerKind("integers", given=_make_integers, form="integers:SIZE", is_prose=False)
+INTEGERS = TokenizerKind("integers", build=_make_integers, form="integers:SIZE", is_prose=False)
 
 _STRETCH = 64  # letters; merges are within stretches of this length, which also limits the length of pieces
 

@@ -262,7 +262,7 @@ class Tokenizer:
         ).hexdigest()
 
     @cached_property
-    def shown(self) -> list[str]:
+    def display_texts(self) -> list[str]:
         """Each token for display: roles as in [MASK], ## before a continuation, U+FFFD for invalid UTF-8.
 
         A token that is only a space is displayed as in the vocabulary.

@@ -22,7 +22,7 @@ class TokenizerKind:
     train: Callable[[str, Mapping[str, int], int, TextRules, Callable[[int, int], None]], Tokenizer] | None = None
     """(argument, counts, vocab_size, rules, progress) -> tokenizer. The same counts give the same bytes. Raises
     ValueError if there is nothing to train on, or if `vocab_size` is too small."""
-    given: Callable[[str], Tokenizer | None] = lambda argument: None
+    build: Callable[[str], Tokenizer | None] = lambda argument: None
     """argument -> tokenizer, or None if it must be trained. A kind that returns a tokenizer for every argument needs
     neither `count` nor `train`. Raises ValueError for an invalid argument."""
     form: str = ""  # syntax with the argument, for messages; empty if there is none

@@ -60,7 +60,7 @@ def parse_kind(written: str) -> tuple[TokenizerKind, str]:
         raise ValueError(f"data.tokenizer={written!r}: unknown kind {name!r}; {hint}kinds: {forms}")
     if colon and not kind.form:
         raise ValueError(f"data.tokenizer={written!r}: {name} takes no argument; write {name}")
-    kind.given(argument)
+    kind.build(argument)
     return kind, argument
 
 

@@ -37,7 +37,7 @@ class OutOfMemory(RuntimeError):
 
 
 @contextlib.contextmanager
-def settings_named(
+def explain_exhausted_memory(
     doing: str,
     config: Config,
     mesh: Mesh,

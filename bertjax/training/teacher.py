@@ -20,7 +20,7 @@ from bertjax.parallel.sharding import put_on_devices
 from bertjax.training.exchange import Frozen
 from bertjax.training.flops import expected_predictions, train_flops_per_token
 from bertjax.training.objectives import OBJECTIVES, TEACHER, Objective, choose
-from bertjax.training.out_of_memory import settings_named
+from bertjax.training.out_of_memory import explain_exhausted_memory
 from bertjax.training.stages import Stage, stage_objectives
 from bertjax.training.state import Blueprint, FrozenNetwork, draw_frozen
 
@@ -78,11 +78,11 @@ def frozen_networks(
 def put_teacher(teacher: Teacher, blueprint: Blueprint, config: Config) -> Frozen:
     """Load the teacher's weights onto the devices, as the `frozen` argument of the steps."""
     shardings = jax.tree.map(lambda leaf: leaf.sharding, blueprint.frozen[TEACHER].params)
-    with settings_named("loading the teacher onto the devices", config, blueprint.mesh):
+    with explain_exhausted_memory("loading the teacher onto the devices", config, blueprint.mesh):
         return {TEACHER: put_on_devices(teacher.params, shardings)}
 
 
-def flops_of_stage(config: Config, stage: Stage, teacher: ModelConfig | None) -> float:
+def stage_flops(config: Config, stage: Stage, teacher: ModelConfig | None) -> float:
     """FLOPs of training on one token of a stage: the model's, and the teacher's forward pass if an objective uses it.
 
     Token predictions count for each network whose vocabulary head is used by an objective.

@@ -62,7 +62,7 @@ class Figure:
     name: str
     command: tuple[str, ...]  # arguments of `python`, run in the repository; {data}, {folder} and {keras} are filled in
     reads: str  # pattern for the command's output; the first group of its first match is the value
-    shown: str  # format of the value
+    template: str  # formats the value
     beside: str  # what the value is compared with; the pattern's further groups fill its braces
     least: float | None
     most: float | None
@@ -220,7 +220,7 @@ def readme_table(figures: Mapping[str, Figure], results: Mapping[str, Any]) -> s
     lines = ["| | bertjax | compared with |", "|---|---|---|"]
     for figure in figures.values():
         if figure.readme and (result := results.get(figure.name)):
-            shown = figure.shown.format(result["value"])
+            shown = figure.template.format(result["value"])
             lines.append(f"| {figure.readme} | {shown} | {figure.against} |")
     return "\n".join(lines)
 
@@ -233,7 +233,7 @@ def page_tables(figures: Mapping[str, Figure], results: Mapping[str, Any], race:
             named = {"data": "DATA", "folder": "DIR", "keras": "PYTHON"}
             command = result["command"].removeprefix("tests/benchmarks/").format(**named)
             # `outdated` is added by hand after a change of the measured recipe; the next measurement removes it.
-            shown = "; ".join(filter(None, (figure.shown.format(result["value"]), result.get("outdated"))))
+            shown = "; ".join(filter(None, (figure.template.format(result["value"]), result.get("outdated"))))
             cells = (
                 figure.name,
                 shown,
@@ -313,7 +313,7 @@ def main() -> int:
         measured |= {"error": result.error} if result.error else {}
         one = measured | {"command": " ".join(figure.command)} | about
         replace_text(RESULTS, json.dumps(read_results() | {figure.name: one}, indent=1) + "\n")
-        table.append((figure.name, figure.shown.format(result.value), figure.verdict(*result)))
+        table.append((figure.name, figure.template.format(result.value), figure.verdict(*result)))
         misses |= not figure.holds(result.value)
     width = max(len(name) for name, _, _ in table)
     print(f"\n{', '.join(about.values())}; {(time.monotonic() - start) / 60:.0f} minutes")

@@ -19,8 +19,8 @@ correction, and decay from the end of the warm-up; `bertjax_third` is the same i
 `modernbert_third` is bertjax with its own recipe for short runs, modern_mini, in a third of the minutes. `measure`
 exports every run at twelfths of its minutes to Hugging Face's layout, and computes the loss on the same masked held-out
 rows with transformers' class. `tasks` fine-tunes the last export of every run with `bertjax finetune`. DATA has
-wikipedia_en/, books_en/ and glue/. --kept FILE records speeds and the outcomes of finished runs, and skips work that it
-records, so that races can run in parts. With --tiny the model is too small to learn, and the phases are only tested.
+wikipedia_en/, books_en/ and glue/. --record FILE records speeds and the outcomes of finished runs, and skips recorded
+work, so that races can run in parts. With --tiny the model is too small to learn, and the phases are only tested.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def _chosen(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _record(arguments: argparse.Namespace) -> RaceRecord:
-    return RaceRecord(arguments.kept, {"minutes": arguments.minutes, "tiny": arguments.tiny})
+    return RaceRecord(arguments.record, {"minutes": arguments.minutes, "tiny": arguments.tiny})
 
 
 def _print_chosen(arguments: argparse.Namespace) -> None:
@@ -435,7 +435,7 @@ def _minutes_to(loss: float, curve: Sequence[Point]) -> float:
 
 
 def everything(arguments: argparse.Namespace) -> None:
-    """Run all phases, timing once. Results of another commit count only in --kept FILE."""
+    """Run all phases, timing once. Results of another commit count only in --record FILE."""
     require_same_commit(arguments.folder)
     if not SIDES.keys() <= _chosen(arguments).keys():
         times(arguments)
@@ -454,7 +454,7 @@ def _read(path: Path) -> Any:
 
 
 def _shared_options(arguments: argparse.Namespace) -> list[str]:
-    record = ["--kept", str(arguments.kept)] if arguments.kept else []
+    record = ["--record", str(arguments.record)] if arguments.record else []
     tiny = ["--tiny"] if arguments.tiny else []
     return ["--folder", str(arguments.folder), "--data", str(arguments.data), *record, *tiny]
 
@@ -474,7 +474,7 @@ def main() -> None:
     rows = SIDES["transformers"].rows
     parser.add_argument("--rows", nargs="+", choices=rows, default=rows, help="kinds of rows of transformers")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=["sst2", "mrpc"])
-    parser.add_argument("--kept", type=Path, help="record of speeds and outcomes, which are not measured again")
+    parser.add_argument("--record", type=Path, help="record of speeds and outcomes, which are not measured again")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--run-dir", default="")
     arguments = parser.parse_args()

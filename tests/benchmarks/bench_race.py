@@ -10,8 +10,8 @@ Recipes `alone`, `taught` and `halved` train a student of three layers: without 
 width 384), with it, and with it starting from its layers 1, 3 and 5. `times` measures the seconds per step of each
 recipe, in turns on an idle machine. They determine the steps of each recipe in the given minutes, so `train` and
 `tasks` can run under any load, and the same command continues them after an interruption. `table` prints means and
-standard errors over seeds. --kept FILE records speeds and the figures of finished runs, and skips work that it records,
-so that a race of many hours can run in parts. DATA has wikipedia_en/, books_en/, glue/, glue_subsets/, pos/ and
+standard errors over seeds. --record FILE records speeds and the figures of finished runs, and skips recorded work, so
+that a race of many hours can run in parts. DATA has wikipedia_en/, books_en/, glue/, glue_subsets/, pos/ and
 retrieval/cranfield/. A recipe keeps its objectives, masks, rows, architecture, update rule and schedule; size,
 vocabulary, length, batch size and peak rate are the same for all.
 """
@@ -253,7 +253,7 @@ def tasks(arguments: argparse.Namespace) -> None:
             else:
                 files = task_files(task, folder, arguments.data, arguments.sentences)
                 fine_tune(task, str(run), files, out, arguments.epochs, arguments.rates)
-        if arguments.kept:
+        if arguments.record:
             context = _errors(arguments, run.name) | _baselines(arguments, run.name)
             record.add_run(run.name, _outcome(arguments, run.name) | context)
 
@@ -406,7 +406,7 @@ def _seconds(arguments: argparse.Namespace) -> dict[str, float]:
 
 
 def _record(arguments: argparse.Namespace) -> RaceRecord:
-    return RaceRecord(arguments.kept, {"minutes": arguments.minutes, "size": arguments.size})
+    return RaceRecord(arguments.record, {"minutes": arguments.minutes, "size": arguments.size})
 
 
 def main() -> None:
@@ -432,7 +432,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--turns", type=int, default=8)
-    parser.add_argument("--kept", type=Path, help="record of speeds and outcomes, which are not measured again")
+    parser.add_argument("--record", type=Path, help="record of speeds and outcomes, which are not measured again")
     parser.add_argument("--run-dir", default="")
     arguments = parser.parse_args()
     phases[arguments.phase](arguments)

@@ -34,7 +34,7 @@ class RaceRecord:
         new: dict[str, Any] = {"terms": self._terms, "speeds": {}, "runs": {}}
         content = json.loads(path.read_text()) if path and path.exists() else new
         if (others := content["terms"]) != self._terms:
-            raise SystemExit(f"{path} records a race with {others}, not {self._terms}; give another --kept")
+            raise SystemExit(f"{path} records a race with {others}, not {self._terms}; give another --record")
         self.speeds: dict[str, Any] = content["speeds"]
         self._timed: dict[str, Any] = content.get("timed", {})
         self.runs: dict[str, dict[str, Any]] = content["runs"]
@@ -44,7 +44,7 @@ class RaceRecord:
         if self.speeds and (new := {*names} - self.speeds.keys()):
             raise SystemExit(
                 f"{self._path} has speeds of {', '.join(self.speeds)} but not of {', '.join(sorted(new))}: entrants "
-                "must be timed in one sitting; measure all of them with another --kept"
+                "must be timed in one sitting; measure all of them with another --record"
             )
 
     def add_speeds(self, speeds: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Format the race between recipes as a table, from the record of `bench_race.py --kept race.json`."""
+"""Format the race between recipes as a table, from the record of `bench_race.py --record race.json`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLUMNS = (
 CAPTION = (
     "Recipes at 4 layers of width 256, each for as many steps as two cores take in 60 minutes, on the same text, then "
     "fine-tuned at two rates, of which the better one counts; ± is the standard error of the means over seeds, or of "
-    "one seed over its examples (`bench_race.py all --data DATA --folder DIR --kept FILE`, {commits}):"
+    "one seed over its examples (`bench_race.py all --data DATA --folder DIR --record FILE`, {commits}):"
 )
 BASELINE = "most frequent answer"
 

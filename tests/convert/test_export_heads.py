@@ -83,8 +83,12 @@ def test_class_of_export_loads_without_warning(transformers, tmp_path, caplog, f
     definition = get_family(family)
     # Parts that bertjax lacks, which transformers initialises and reports on every load: ESM's contact regression.
     prefix = definition.huggingface.prefix if head == "encoder" else ""
-    drawn = {name for name in info["missing_keys"] if (prefix + name).startswith(tuple(definition.huggingface.drawn))}
-    assert bool(drawn) == bool(definition.huggingface.drawn)
+    drawn = {
+        name
+        for name in info["missing_keys"]
+        if (prefix + name).startswith(tuple(definition.huggingface.transformers_only))
+    }
+    assert bool(drawn) == bool(definition.huggingface.transformers_only)
     missing = info["missing_keys"] - drawn
     if head == "encoder" and definition.huggingface.pooler and "pooler" not in definition.heads:
         # These families have no trained pooler, and transformers' class has one by default.

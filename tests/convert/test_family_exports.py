@@ -76,7 +76,7 @@ def test_transformers_loads_exports_and_computes_the_same(model: TrainedModel, f
     assert difference is not None and difference.largest < 5e-6 and output in difference.values
     kind = getattr(transformers, architecture(model.config.model))
     _, loaded = kind.from_pretrained(folder, output_loading_info=True)
-    drawn = tuple(FAMILIES[model.config.model.family].huggingface.drawn)  # parts that only transformers has
+    drawn = tuple(FAMILIES[model.config.model.family].huggingface.transformers_only)  # parts that only transformers has
     assert all(key.startswith(drawn) for key in loaded["missing_keys"])
     assert not loaded["unexpected_keys"] and not loaded["mismatched_keys"]
     card = (folder / "README.md").read_text(encoding="utf-8")
@@ -88,7 +88,7 @@ def test_family_round_trips(model: TrainedModel, folder: Path, tmp_path: Path) -
     back = read_huggingface(folder)
     # transformers has no class with SpanBERT's second head or DeBERTa v3's head; the run keeps them.
     left_out_labels = {name: module_label(name) for name in left_out(model.config.model)}
-    assert back.config == model.config.model and back.drawn == tuple(left_out_labels.values())
+    assert back.config == model.config.model and back.untrained == tuple(left_out_labels.values())
     assert back.tokenizer.fingerprint == model.tokenizer.fingerprint
     assert back.params.keys() == model.params.keys()
     for name in model.params.keys() - left_out_labels:
@@ -182,7 +182,7 @@ def test_task_heads_equal_transformers(family: str, head: str, labels: int, tmp_
     )
     hf = FAMILIES[family].huggingface
     prefix = hf.prefix if hf_class(model.config.model).bare else ""
-    assert all((prefix + key).startswith(tuple(hf.drawn)) for key in loaded["missing_keys"])
+    assert all((prefix + key).startswith(tuple(hf.transformers_only)) for key in loaded["missing_keys"])
     assert not loaded["unexpected_keys"]
     back = read_huggingface(folder)
     if head == "vector":
@@ -325,7 +325,7 @@ def test_enhanced_decoder_is_left_out_of_exports(tmp_path: Path) -> None:
     difference = compare_with_transformers(model, folder)
     assert difference is not None and difference.largest < 5e-6 and set(difference.values) == {"hidden states"}
     back = read_huggingface(folder)
-    assert back.drawn == ("MLM head",) and back.config == replace(model.config.model, mlm_decoder="plain")
+    assert back.untrained == ("MLM head",) and back.config == replace(model.config.model, mlm_decoder="plain")
 
 
 def test_folder_without_a_vocabulary_is_refused(tmp_path: Path) -> None:
@@ -346,7 +346,7 @@ def test_import_reads_bare_encoders_and_masked_models(model: TrainedModel, folde
             if "token" in path.name or path.suffix in (".txt", ".model") or path.name == "vocab.json":
                 shutil.copy(path, tmp_path / "theirs")
         imported = read_source(f"hf:{tmp_path / 'theirs'}")
-        assert drawn == {head} & set(imported.drawn)
+        assert drawn == {head} & set(imported.untrained)
         jax.tree.map(np.testing.assert_array_equal, imported.params["encoder"], jax.device_get(model.params["encoder"]))
         assert imported.fills_masks == (not drawn)
         assert json.loads((tmp_path / "theirs" / "config.json").read_text())["architectures"] == [type(theirs).__name__]

@@ -56,7 +56,7 @@ def test_huggingface_round_trip_keeps_the_bits(model: TrainedModel, folder: Path
     assert_same(imported.params, model.params)
     assert imported.config == model.config.model
     assert imported.tokenizer.fingerprint == model.tokenizer.fingerprint
-    assert not imported.drawn and not imported.notes
+    assert not imported.untrained and not imported.notes
     run = load_run(write_run(as_run(imported, tmp_path / "run")))
     assert_same(run.params, model.params)
     assert run.step == 0
@@ -91,7 +91,7 @@ def test_import_of_a_bare_encoder_initialises_heads(model: TrainedModel, folder:
     bare["classifier.weight"] = np.zeros((2, 32), np.float32)
     safetensors.numpy.save_file(bare, tmp_path / "encoder" / "model.safetensors")
     imported = read_huggingface(tmp_path / "encoder")
-    assert imported.drawn == ("pooler", "MLM head", "NSP head")
+    assert imported.untrained == ("pooler", "MLM head", "NSP head")
     assert imported.notes == ("left out, since BertForPreTraining has no such tensors: classifier.weight",)
     assert_same(imported.params["encoder"], model.params["encoder"])
     assert np.std(imported.params["pooler"]["dense"]["kernel"]) > 0

@@ -56,7 +56,7 @@ def _read(directory):
     return ForeignModel(f"npz:{folder}", config, load_tokenizer(folder, TextRules(True, True)), params, (), ())
 
 
-def _compare(model, folder, vectors, drawn=()):
+def _compare(model, folder, vectors, untrained=()):
     theirs = jax.tree.leaves(_read(folder).params)
     pairs = zip(jax.tree.leaves(model.params), theirs, strict=True)
     return Difference({"parameters": max(float(np.abs(ours - x).max()) for ours, x in pairs)})

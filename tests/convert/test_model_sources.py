@@ -13,7 +13,7 @@ from exported_models import trained_model
 
 from bertjax.__main__ import main
 from bertjax.config import Config, to_dict
-from bertjax.convert.adapt import drawn_modules
+from bertjax.convert.adapt import untrained_modules
 from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.sources import foreign_folder, load_own_run, open_source, read_source, require_source
@@ -106,7 +106,7 @@ def test_import_remembers_heads_that_the_source_lacks(bare: Path, capsys: pytest
     assert main(["import", f"hf:{bare}", "--output", "run"]) == 0
     assert {*load_run("run").untrained} == {"mlm_head", "nsp_head", "pooler"}
     labels = {"MLM head", "NSP head", "pooler"}
-    assert {*open_source("run")[1]} == {*open_source(f"hf:{bare}")[1]} == {*read_source("run").drawn} == labels
+    assert {*open_source("run")[1]} == {*open_source(f"hf:{bare}")[1]} == {*read_source("run").untrained} == labels
     for verb, words, message in USES:
         for source in ("run", f"hf:{bare}"):
             capsys.readouterr()
@@ -164,8 +164,8 @@ def test_starting_state_keeps_untrained_heads_on_resume() -> None:
     assert job.metadata == {"step": 5, DRAWN: ["pooler"]}
 
 
-def test_drawn_modules_lists_missing_and_random_modules() -> None:
+def test_untrained_modules_lists_missing_and_random_modules() -> None:
     model = trained_model(Path("run"))
     params = {name: part for name, part in model.params.items() if name != "nsp_head"}
     start = ForeignModel("here", model.config.model, model.tokenizer, params, ("pooler",), ())
-    assert {*drawn_modules(start, model.config.model)} == {"nsp_head", "pooler"}
+    assert {*untrained_modules(start, model.config.model)} == {"nsp_head", "pooler"}

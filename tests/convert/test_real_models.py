@@ -60,7 +60,7 @@ def test_trained_albert_fills_masks_like_transformers(
         ids = torch.tensor([[tokenizer.cls_id, *before, tokenizer.mask_id, *after, tokenizer.sep_id]])
         with torch.no_grad():
             shares = torch.softmax(network(input_ids=ids).logits[0, len(before) + 1], dim=-1).topk(5)
-        assert [guess.token for guess in ours] == [tokenizer.shown[n] for n in shares.indices.tolist()]
+        assert [guess.token for guess in ours] == [tokenizer.display_texts[n] for n in shares.indices.tolist()]
         np.testing.assert_allclose([guess.probability for guess in ours], shares.values.numpy(), rtol=1e-4)
     assert main(["fill-mask", "run", REACTIONS[0]]) == 0
     assert main(["export", "run", "--to", "huggingface", "--output", "out"]) == 0

@@ -29,7 +29,7 @@ def folder() -> Path:
 @pytest.fixture(scope="module")
 def run(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainedModel:
     imported = read_source(f"hf:{folder}")
-    assert imported.drawn == ("MLM head", "NSP head") and not imported.notes
+    assert imported.untrained == ("MLM head", "NSP head") and not imported.notes
     return load_run(write_run(as_run(imported, tmp_path_factory.mktemp("imported") / "minilm")))
 
 

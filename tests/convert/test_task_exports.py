@@ -94,11 +94,11 @@ def test_transformers_loads_and_computes_the_same(model, folder, caplog):
 def test_import_restores_bits_and_labels(model, folder, tmp_path):
     imported = read_huggingface(folder)
     if model.kind == "vector":  # transformers sees a plain encoder
-        assert imported.drawn == ("MLM head", "NSP head") and imported.kind == ""
+        assert imported.untrained == ("MLM head", "NSP head") and imported.kind == ""
         assert_same(imported.params["encoder"], model.params["encoder"])
         return
     assert (imported.kind, imported.labels) == (model.kind, () if model.kind == "choice" else TASKS[model.kind])
-    assert imported.config == model.config.model and not imported.drawn and not imported.notes
+    assert imported.config == model.config.model and not imported.untrained and not imported.notes
     assert_same(imported.params, model.params)
     run = load_run(write_run(as_run(imported, tmp_path / "back")))
     assert_same(run.params, model.params)

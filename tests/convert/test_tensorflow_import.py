@@ -150,7 +150,7 @@ def test_read_tensorflow_drops_slots_of_any_optimizer(model: TrainedModel, tmp_p
     more = {f"{name}/{slot}": np.zeros_like(x) for name, x in arrays.items() for slot in slots if name != "global_step"}
     imported = read_tensorflow(rewrite(folder, arrays | more), lowercase=True)
     assert_same(imported.params, model.params)
-    assert imported.notes == ("text is lower-cased, as requested",) and not imported.drawn
+    assert imported.notes == ("text is lower-cased, as requested",) and not imported.untrained
 
 
 def test_read_tensorflow_leaves_out_a_squad_head(model: TrainedModel, tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_read_tensorflow_leaves_out_a_squad_head(model: TrainedModel, tmp_path: 
     assert imported.notes[1] == (
         "left out, since BERT's pretraining has no such array: cls/squad/output_bias, cls/squad/output_weights"
     )
-    assert imported.drawn == ("MLM head", "NSP head")
+    assert imported.untrained == ("MLM head", "NSP head")
     assert_same(imported.params["encoder"], model.params["encoder"])
     difference = compare_with_tensorflow(as_run(imported, tmp_path / "run"), folder)
     assert [*difference.values] == ["hidden states"] and difference.not_compared == ("MLM logits", "NSP logits")

@@ -60,7 +60,7 @@ def their_guesses(folder: Path, text: str, top: int) -> list[tuple[int, float]]:
 
 def test_encoder_is_imported_with_its_ids_and_states(encoder: Encoder, folder: Path, tmp_path: Path) -> None:
     imported = read_huggingface(folder)
-    assert imported.config.family == encoder.family and not imported.drawn
+    assert imported.config.family == encoder.family and not imported.untrained
     ours = [ids.tolist() for ids in imported.tokenizer.encode_sentences(hard_texts())]
     if encoder.kind == "deberta-v3":  # transformers leaves the bytes out
         from sentencepiece import SentencePieceProcessor
@@ -77,7 +77,7 @@ def test_encoder_fills_masks_as_transformers(encoder: Encoder, folder: Path) -> 
     model = open_model(f"hf:{folder}")
     (guesses,) = model.fill_mask(encoder.text, top=5)
     expected = their_guesses(folder, encoder.text, top=5)
-    assert [guess.token for guess in guesses] == [model.tokenizer.shown[number] for number, _ in expected]
+    assert [guess.token for guess in guesses] == [model.tokenizer.display_texts[number] for number, _ in expected]
     np.testing.assert_allclose([guess.probability for guess in guesses], [share for _, share in expected], rtol=1e-3)
 
 

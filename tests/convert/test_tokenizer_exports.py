@@ -98,7 +98,7 @@ def test_export_tensorflow_requires_plain_wordpiece(tmp_path):
 
 def test_fill_mask_takes_mask_for_any_vocabulary(model, tmp_path):
     (first,) = fill_mask(model, ["a [MASK] b"], top=3)
-    assert len(first) == 1 and {guess.token for guess in first[0]} <= set(model.tokenizer.shown)
+    assert len(first) == 1 and {guess.token for guess in first[0]} <= set(model.tokenizer.display_texts)
     ids = [ids.tolist() for ids in model.tokenizer.encode_sentences(TEXTS[:6] * 8)]
     known = [sentence for sentence in ids if model.tokenizer.unk_id not in sentence]
     store = TokenStore.open(write_store(tmp_path / "store", {"held_out": [known]}, model.tokenizer))

@@ -16,7 +16,7 @@ from bertjax.run.run_directory import load_run
 from bertjax.runtime.processes import alone
 from bertjax.tokenization.symbols import CHARACTERS
 
-LETTERS = CHARACTERS.given("esm2")
+LETTERS = CHARACTERS.build("esm2")
 WEIGHT = {"A": 0.0, "C": 1.0, "D": -1.0, "E": 0.5}
 
 

@@ -43,7 +43,7 @@ def test_reverse_complement_of_letters():
 @pytest.mark.parametrize("tokenizer", ["kmers:3", "kmers:3:1"])
 def test_reverse_complement_of_kmers(tokenizer):
     kind, argument = parse_kind(tokenizer)
-    kmers = kind.given(argument)
+    kmers = kind.build(argument)
     assert kmers is not None
     text, other = "ACGTTAGAC", "GTCTAACGT"
     both = {tuple(kmers.encode([one])[0].tolist()) for one in (text, other)}

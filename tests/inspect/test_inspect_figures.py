@@ -185,7 +185,7 @@ def test_readable_rows_show_text_and_masked_tokens(store, packing):
     batch = batches.rows(np.arange(4))
     pairs = readable_rows(store.split("train"), TOKENIZER, RowKind("", data, 3), 4)
     assert len(pairs) == np.count_nonzero(batch["pair_weights"])
-    shown = [p.shown for pair in pairs for p in (*pair.a, *pair.b)]
+    shown = [p.token for pair in pairs for p in (*pair.a, *pair.b)]
     cells = [TOKENIZER.tokens[n] for row in batch["input_ids"] for n in row]
     assert shown == [token for token in cells if token not in ("[CLS]", "[SEP]", "[PAD]")]
     hidden = [p.original for pair in pairs for p in (*pair.a, *pair.b) if p.original is not None]
@@ -195,7 +195,7 @@ def test_readable_rows_show_text_and_masked_tokens(store, packing):
     texts = {" ".join(TOKENIZER.tokens[t] for t in flat([d])) for d in TRAIN}
     for pair in pairs:
         for segment in (pair.a, pair.b):
-            text = " ".join(p.original or p.shown for p in segment)
+            text = " ".join(p.original or p.token for p in segment)
             assert any(text in whole for whole in texts)
 
 
@@ -219,7 +219,7 @@ def test_sentence_order_pairs_match_the_run(store, packing):
     pairs = readable_rows(split, TOKENIZER, kind, 6)
     labels = batch["pair_labels"][batch["pair_weights"] > 0]
     assert [pair.label for pair in pairs] == [("in order", "out of order")[n] for n in labels]
-    shown = [p.shown for pair in pairs for p in (*pair.a, *pair.b)]
+    shown = [p.token for pair in pairs for p in (*pair.a, *pair.b)]
     cells = [TOKENIZER.tokens[n] for row in batch["input_ids"] for n in row]
     assert shown == [token for token in cells if token not in ("[CLS]", "[SEP]", "[PAD]")]
     whole = PairBatches(split, TOKENIZER, replace(DATA, packing="none"), 3, objectives=objectives)
@@ -240,7 +240,7 @@ def test_rows_of_another_template_without_pairs(store, rows):
     original = batch["input_ids"].copy()
     original[np.nonzero(used)[0], batch["mlm_positions"][used]] = batch["mlm_labels"][used]
     for pair, row, ids in zip(pairs, batch["sequence_ids"], original, strict=True):
-        a, b = ([TOKENIZER.tokens.index(p.original or p.shown) for p in part] for part in (pair.a, pair.b))
+        a, b = ([TOKENIZER.tokens.index(p.original or p.token) for p in part] for part in (pair.a, pair.b))
         sep = [TOKENIZER.sep_id]
         assert ids[row > 0].tolist() == [TOKENIZER.cls_id, *a, *(sep * 2 + b if rows == "pairs" else []), *sep]
         assert bool(b) == (rows == "pairs") == (pair.label == "a pair")

@@ -34,7 +34,7 @@ def small_esm(directory: Path) -> TrainedModel:
     """A random ESM-2 with its published vocabulary."""
     names = ("position_embedding", "token_dropout", "mask_token_id", "embedding_norm", "norm_place", "pooler")
     fields = {name: getattr(ESM.presets["8m"], name) for name in (*names, "type_vocab_size", "layer_norm_eps")}
-    return trained_model(directory, CHARACTERS.given("esm2"), family="esm", **fields)
+    return trained_model(directory, CHARACTERS.build("esm2"), family="esm", **fields)
 
 
 def make_sample(tokenizer: Tokenizer, sentences: list[str], origin: str = "a <test>") -> SampleText:

@@ -127,7 +127,7 @@ def test_layers_and_heads_are_chosen(views, output, name):
 def test_tokens_can_be_read(views, output, name):
     shown, view = output[name], views[name]
     assert len(shown["rows"]) == len(view.row) == {"few": 21, "many": 64}[name]
-    assert shown["texts"] == [view.row.tokenizer.shown[token] for token in view.row.ids]
+    assert shown["texts"] == [view.row.tokenizer.display_texts[token] for token in view.row.ids]
     for (top, bottom, left, height), (below, *_) in zip(shown["rows"], shown["rows"][1:], strict=False):
         assert left > 0 and height >= 12 and below - top >= 15 and bottom - below <= 4, "lines of text do not overlap"
     assert shown["wide"], "no horizontal scrolling"

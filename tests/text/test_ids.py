@@ -20,7 +20,7 @@ def test_lists_are_documents_of_their_numbers(tmp_path):
     pq.write_table(pa.table({"codes": lists}), tmp_path / "a.parquet")
     expected = ["3 1 4", "999 1000"]
     assert texts(f"ids:{tmp_path}/a.jsonl") == texts(f"ids:{tmp_path}/a.parquet:codes") == expected
-    tokenizer = parse_kind("integers:1000")[0].given("1000")
+    tokenizer = parse_kind("integers:1000")[0].build("1000")
     ids, lengths = tokenizer.encode(expected)
     assert ids.tolist() == [8, 6, 9, 1004, tokenizer.unk_id] and lengths.tolist() == [3, 2]
     assert not tokenizer.is_continuation.any()

@@ -137,7 +137,7 @@ def test_layout_and_special_tokens(small, roberta):
 
 def test_continuations_follow_visible_words(roberta):
     (ids,) = roberta.encode_sentences(["unbelievably, the antediluvian 東京"])
-    starts = [roberta.shown[n] for n in ids.tolist() if not roberta.is_continuation[n]]
+    starts = [roberta.display_texts[n] for n in ids.tolist() if not roberta.is_continuation[n]]
     assert starts[0].startswith("un") and starts[1:4] == [",", "the", "an"]
     assert len(starts) == 6, starts  # including both Chinese characters, which are split into bytes
 

@@ -160,8 +160,8 @@ def test_every_piece_of_an_unspaced_script_is_a_word(small):
 
 
 def test_special_tokens_are_displayed_by_role(small):
-    assert small.shown[small.mask_id] == "[MASK]" and small.shown[small.unk_id] == "[UNK]"
-    assert "▁" in small.shown and "" not in small.shown
+    assert small.display_texts[small.mask_id] == "[MASK]" and small.display_texts[small.unk_id] == "[UNK]"
+    assert "▁" in small.display_texts and "" not in small.display_texts
     assert small.surfaces[small.mask_id] == b"" and not small.is_continuation[small.mask_id]
 
 

@@ -17,7 +17,7 @@ RULES = TextRules(lowercase=False, strip_accents=False)
 def make(written: str) -> Tokenizer:
     """Make the tokenizer of a `data.tokenizer` that needs no training."""
     kind, argument = parse_kind(written)
-    tokenizer = kind.given(argument)
+    tokenizer = kind.build(argument)
     assert tokenizer is not None
     return tokenizer
 

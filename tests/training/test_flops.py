@@ -10,7 +10,7 @@ from bertjax.config import Config, DataConfig, ModelConfig, OptimizerConfig, Sta
 from bertjax.plan.compiling import compiler_flops
 from bertjax.training.flops import device_peak, measured_peak_flops, mfu, peak_flops, train_flops_per_token
 from bertjax.training.stages import make_stages
-from bertjax.training.teacher import flops_of_stage
+from bertjax.training.teacher import stage_flops
 
 BASE = ModelConfig()
 LARGE = ModelConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096)
@@ -34,9 +34,9 @@ def test_stage_without_a_teacher_counts_no_teacher_flops():
     )
     taught, alone = make_stages(config)
     teacher = replace(BASE, num_hidden_layers=24)
-    assert flops_of_stage(config, alone, teacher) == flops_of_stage(config, taught, None)
+    assert stage_flops(config, alone, teacher) == stage_flops(config, taught, None)
     teacher_flops = train_flops_per_token(teacher, 128, 0) / 3
-    assert flops_of_stage(config, taught, teacher) == flops_of_stage(config, taught, None) + teacher_flops
+    assert stage_flops(config, taught, teacher) == stage_flops(config, taught, None) + teacher_flops
 
 
 SMALL = ModelConfig(

@@ -18,7 +18,7 @@ from tiny_runs import command, write_recipe
 from bertjax.config import Config, ExecutionConfig, MeshConfig, StageConfig, TrainingConfig
 from bertjax.parallel.mesh import make_mesh
 from bertjax.run.run_directory import load_run
-from bertjax.training.out_of_memory import OutOfMemory, remedies, settings_named
+from bertjax.training.out_of_memory import OutOfMemory, explain_exhausted_memory, remedies
 from bertjax.training.stages import make_stages
 
 CONFIG = Config(
@@ -73,7 +73,10 @@ def test_remedies_leave_out_settings_already_in_use() -> None:
     ],
 )
 def test_requested_size_is_parsed_from_every_wording(error: str, size: str) -> None:
-    with pytest.raises(OutOfMemory) as caught, settings_named("evaluating", CONFIG, mesh(), ROWS, lambda: [100, 200]):
+    with (
+        pytest.raises(OutOfMemory) as caught,
+        explain_exhausted_memory("evaluating", CONFIG, mesh(), ROWS, lambda: [100, 200]),
+    ):
         raise jax.errors.JaxRuntimeError(f"RESOURCE_EXHAUSTED: {error}")
     message = str(caught.value)
     assert message.startswith(f"out of memory while evaluating: {size}")
@@ -83,12 +86,12 @@ def test_requested_size_is_parsed_from_every_wording(error: str, size: str) -> N
 
 
 def test_other_jax_errors_pass_through() -> None:
-    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"), settings_named("x", CONFIG, mesh()):
+    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"), explain_exhausted_memory("x", CONFIG, mesh()):
         raise jax.errors.JaxRuntimeError("INTERNAL: broken")
 
 
 def test_without_a_recipe_no_keys_or_checkpoints_are_named() -> None:
-    context = settings_named("evaluating", CONFIG, mesh(), ROWS, of_a_recipe=False)
+    context = explain_exhausted_memory("evaluating", CONFIG, mesh(), ROWS, of_a_recipe=False)
     with pytest.raises(OutOfMemory) as caught, context:
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: much")
     assert "--" not in str(caught.value) and "checkpoint" not in str(caught.value)
@@ -105,7 +108,7 @@ class RemoteDevice:
 
 def test_each_process_reports_its_own_device() -> None:
     several = SimpleNamespace(devices=np.array([RemoteDevice(), jax.devices()[0]]), local_devices=jax.devices()[:1])
-    context = settings_named("evaluating", CONFIG, several, of_a_recipe=False)
+    context = explain_exhausted_memory("evaluating", CONFIG, several, of_a_recipe=False)
     with pytest.raises(OutOfMemory, match="this machine has"), context:
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: much")
 
@@ -114,13 +117,13 @@ def test_failed_save_is_reported_instead_of_a_checkpoint() -> None:
     def saved() -> list[int]:
         raise OSError("checkpoint 7 was not written: the disk is full")
 
-    context = settings_named("training", CONFIG, mesh(), ROWS, saved)
+    context = explain_exhausted_memory("training", CONFIG, mesh(), ROWS, saved)
     with pytest.raises(OutOfMemory, match="checkpoint 7 was not written"), context:
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: much")
 
 
 def test_failed_allocation_is_reported() -> None:
-    with pytest.raises(OutOfMemory, match=r"281,474.98 GB more"), settings_named("x", CONFIG, mesh()):
+    with pytest.raises(OutOfMemory, match=r"281,474.98 GB more"), explain_exhausted_memory("x", CONFIG, mesh()):
         jnp.ones((2**16, 2**16, 2**14)).block_until_ready()
 
 

@@ -14,7 +14,7 @@ from bertjax.model.attention.positions import alibi_slopes, sinusoids
 from bertjax.model.attention.relative import distance_row, score_scale
 from bertjax.model.attention.score_bias import distance_bucket
 from bertjax.model.attention.self_attention import layer_windows
-from bertjax.model.heads import POOLER_OF_TOKENS
+from bertjax.model.heads import TOKEN_POOLER
 from bertjax.model.layers import ACTIVATIONS
 from bertjax.model.network import network_class
 from bertjax.model.pooling import Pooling
@@ -293,7 +293,7 @@ class NetworkGraph(Graph):
             return x
         activation = self.config.pooler.removesuffix("_norm")
         x = self._activation(activation if activation in ACTIVATIONS else "tanh", self.dense("pooler/dense", x))
-        return self._norm("pooler/norm", x) if self.config.pooler == POOLER_OF_TOKENS else x
+        return self._norm("pooler/norm", x) if self.config.pooler == TOKEN_POOLER else x
 
     def add_head(self) -> None:
         """Add the outputs of a task's head under their names in transformers.
@@ -305,7 +305,7 @@ class NetworkGraph(Graph):
         dims = ("batch", "length") if head.per_token else ("batch",)
         if not head.per_token:
             x = self.node("Gather", x, 0, axis=1)
-        if not head.per_token or self.config.pooler == POOLER_OF_TOKENS:
+        if not head.per_token or self.config.pooler == TOKEN_POOLER:
             x = self._pooler(x)
         logits = self.dense("head/dense", x)
         if len(head.outputs) == 1:

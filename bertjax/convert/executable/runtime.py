@@ -85,7 +85,7 @@ class Runtime:
             return self._export(model, directory, vectors, precision, prove)
 
         def compare(
-            model: TrainedModel, folder: Path, vectors: Vectors, drawn: Collection[str] = ()
+            model: TrainedModel, folder: Path, vectors: Vectors, untrained: Collection[str] = ()
         ) -> Difference | None:
             return self._compare(model, folder, vectors, precision)
 

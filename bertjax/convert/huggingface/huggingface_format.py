@@ -49,10 +49,12 @@ def _choose(present: Collection[str]) -> list[str]:
 def _format(head: str = "") -> Format:
     """The format for a model with one head of pretraining, or with all that it has."""
 
-    def compare(model: TrainedModel, folder: Path, vectors: Vectors, drawn: Collection[str] = ()) -> Difference | None:
+    def compare(
+        model: TrainedModel, folder: Path, vectors: Vectors, untrained: Collection[str] = ()
+    ) -> Difference | None:
         config = model.config.model
         absent = map(module_label, modules_without(config, class_with(config, head)))
-        return compare_with_transformers(model, folder, drawn={*drawn, *absent})
+        return compare_with_transformers(model, folder, untrained={*untrained, *absent})
 
     def describe(model: TrainedModel, target: AnyPath) -> list[str]:
         source = f"a copy of {target}" if is_remote(target) else str(target)

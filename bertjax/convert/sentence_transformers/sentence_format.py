@@ -222,7 +222,7 @@ def _run_modules(folder: Path, network: Any, inputs: Any) -> np.ndarray:
 
 FORMAT = Format(
     reference="transformers with the pooling of the export",
-    compare=lambda model, folder, vectors, drawn=(): compare_with_sentence_transformers(model, folder, *vectors),
+    compare=lambda model, folder, vectors, untrained=(): compare_with_sentence_transformers(model, folder, *vectors),
     export=lambda model, directory, vectors, prove=None: export_sentence_transformers(
         model, directory, *vectors, prove
     ),

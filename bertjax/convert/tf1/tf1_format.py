@@ -281,7 +281,7 @@ def _transposed(name: str, array: np.ndarray) -> np.ndarray:
 
 FORMAT = Format(
     reference="google-research/bert",
-    compare=lambda model, folder, vectors, drawn=(): compare_with_tensorflow(model, folder),
+    compare=lambda model, folder, vectors, untrained=(): compare_with_tensorflow(model, folder),
     export=lambda model, directory, vectors, prove=None: export_tensorflow(model, directory, prove),
     read=read_tensorflow,
     vocabulary=source_vocabulary,

@@ -39,9 +39,9 @@ class ReplacedTokens(Target):
     def prepare(self, data: DataConfig, vocabulary: Vocabulary, split: Split) -> Make:
 
         def make(rows: Sequences) -> dict[str, np.ndarray]:
-            draws = hash64(fold_in(rows.keys, "sampled token")[:, None], rows.made["mlm_positions"]) >> 32
+            draws = hash64(fold_in(rows.keys, "sampled token")[:, None], rows.arrays["mlm_positions"]) >> 32
             return {
-                "rtd_draws": np.where(rows.made[USED] > 0, draws, 0).astype(np.uint32),
+                "rtd_draws": np.where(rows.arrays[USED] > 0, draws, 0).astype(np.uint32),
                 "rtd_weights": (rows.encoder["sequence_ids"] > 0).astype(np.float32),
             }
 

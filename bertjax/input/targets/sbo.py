@@ -35,7 +35,7 @@ class SpanBoundaries(Target):
 
         def make(rows: Sequences) -> dict[str, np.ndarray]:
             lengths = (rows.encoder["sequence_ids"] > 0).sum(axis=1)
-            return span_boundaries(rows.made["mlm_positions"], rows.made[USED], lengths)
+            return span_boundaries(rows.arrays["mlm_positions"], rows.arrays[USED], lengths)
 
         return make
 

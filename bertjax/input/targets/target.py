@@ -21,7 +21,7 @@ class Sequences:
     text: Text
     keys: np.ndarray  # uint64 [N]: all draws depend on them
     pair_labels: np.ndarray  # bool [N]: label 1 of the pair objective
-    made: Mapping[str, np.ndarray]  # `encoder`, and the arrays of objectives before this one in the registry
+    arrays: Mapping[str, np.ndarray]  # `encoder`, and the arrays of objectives before this one in the registry
 
 
 @dataclass(frozen=True)
