@@ -164,8 +164,11 @@ def _report(error: Exception, name: str) -> int:
     if os.environ.get("BERTJAX_TRACEBACK") or (isinstance(error, BrokenPipeError) and _output_has_no_reader()):
         raise error
     from bertjax.cli.advice import error_message
+    from bertjax.config.registry import plugin_frame
 
-    print(f"bertjax {name}: {error_message(error)}", file=sys.stderr)
+    place = plugin_frame(error)
+    hint = f" ({place}; BERTJAX_TRACEBACK=1 prints the traceback)" if place else ""
+    print(f"bertjax {name}: {error_message(error)}{hint}", file=sys.stderr)
     return getattr(error, "exit_code", _FAILED)
 
 

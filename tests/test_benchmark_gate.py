@@ -44,7 +44,7 @@ def figures(gate: ModuleType, path: Path, *entries: str) -> None:
 
 def entry(name: str, printed: str, bar: str) -> str:
     return (
-        f"name = '{name}'\ncommand = ['-c', '''{printed}''']\nreads = 'speed ([\\d.,]+)'\nshown = '{{:.1f}} MB/s'\n"
+        f"name = '{name}'\ncommand = ['-c', '''{printed}''']\nreads = 'speed ([\\d.,]+)'\ntemplate = '{{:.1f}} MB/s'\n"
         f"beside = 'nothing'\nset_by = 'this test'\nreadme = '{name} in short'\n{bar}"
     )
 

@@ -16,7 +16,7 @@ from tiny_runs import SIX_STEPS, write_recipe
 
 import bertjax
 from bertjax.__main__ import main
-from bertjax.config import plugins, registry
+from bertjax.config import Config, plugins, registry
 from bertjax.config.recipes import load_recipe
 from bertjax.convert.formats import ExportNames, load_format, source_kinds
 from bertjax.families.registry import FAMILIES
@@ -24,6 +24,7 @@ from bertjax.input.masking.counts import COUNTS
 from bertjax.input.masking.options import member
 from bertjax.input.targets.registry import TARGETS
 from bertjax.run.checkpoint import saved_steps
+from bertjax.run.hooks import make_hooks
 from bertjax.run.loggers import require_loggers
 from bertjax.run.telemetry import curves, read_metrics
 from bertjax.text.sources.registry import KINDS, parse_source
@@ -35,6 +36,7 @@ FILES = {code.partition(":")[0].removeprefix("# "): code for code in re.findall(
 
 # Optional parts of an objective: how its figure and baseline are displayed.
 SHOWN = """
+    figures=("loss", "accuracy", "tokens"),
     measures=(Measure(figure="accuracy", name="Length accuracy", unit="", baseline="length_majority",
         baseline_name="majority", meaning="always the more frequent length",
         clause="{value} of the lengths are correct"),),
@@ -86,6 +88,7 @@ def test_documented_plugins_work_from_text_to_transformers(tmp_path, monkeypatch
         code["length.py"]
         .replace("import Objective,", "import Measure, Objective,")
         .replace('"nsp_head"))', f'"nsp_head"), {SHOWN})')
+        .replace("return classified(", "return {'tokens': batch['length_weights'].sum()} | classified(")
     )
     assert len(FILES) == 4 and [name for name in FILES if FILES[name] != code[name]] == ["length.py", "target_loss.py"]
     named = [word for name in FILES for word in ("--plugin", write(tmp_path, name, code[name]))]
@@ -106,6 +109,7 @@ def test_documented_plugins_work_from_text_to_transformers(tmp_path, monkeypatch
     assert total == pytest.approx([a + b / 2 for a, b in zip(mlm, length, strict=True)], rel=1e-5)
     assert length[0] == pytest.approx(math.log(2), abs=0.1)
     assert logged["eval/length_accuracy"][0] == [6, 12]
+    assert {*logged["train/length_tokens"][1]} == {1.0}, "a figure of any name is logged"
     assert 0.5 <= logged["baseline/length_majority"][1][0] <= 1
     assert "of the lengths are correct" in (run / "report.html").read_text(encoding="utf-8")
 
@@ -218,6 +222,29 @@ def test_invalid_registrations_are_refused(tmp_path):
     plugins.use_plugins([write(tmp_path, "four.py", "import bertjax\nbertjax.register('families', 'four', 4)\n")])
     with pytest.raises(ValueError, match=r"four\.py: 'four' in 'families' is int; give Family"):
         FAMILIES["four"]
+
+
+BROKEN = """
+import bertjax
+
+
+def broken():
+    return [][0]
+
+
+bertjax.register("hooks", "broken", broken)
+"""
+
+
+def test_error_in_a_plugin_names_its_line(tmp_path):
+    file = write(tmp_path, "broken.py", BROKEN)
+    plugins.use_plugins([file])
+    with pytest.raises(IndexError) as caught:
+        make_hooks(Config(hooks=("broken",)))
+    assert registry.plugin_frame(caught.value) == f"{file}, line 6, in broken"
+    with pytest.raises(ValueError, match="there is no hook") as caught:
+        make_hooks(Config(hooks=("missing",)))
+    assert not registry.plugin_frame(caught.value)
 
 
 def test_recipe_that_registers_is_recorded_as_plugin(tmp_path, monkeypatch):

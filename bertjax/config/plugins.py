@@ -129,7 +129,7 @@ def _import(plugin: Plugin, place: str) -> Plugin:
         if plugin.source is None:
             importlib.import_module(plugin.name)  # if it was imported before, its members belong to PROGRAM
         else:
-            module = ModuleType(f"bertjax_plugin_{Path(plugin.name).stem}")
+            module = ModuleType(registry.MODULE_PREFIX + Path(plugin.name).stem)
             module.__file__ = place
             sys.modules[module.__name__] = module
             exec(compile(plugin.source, place, "exec"), module.__dict__)  # noqa: S102  only what the user named

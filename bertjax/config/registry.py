@@ -8,8 +8,9 @@ a list of all names.
 from __future__ import annotations
 
 import functools
+import traceback
 import warnings
-from collections.abc import ItemsView, Iterator, Mapping, MutableMapping, ValuesView
+from collections.abc import ItemsView, Iterator, Mapping, MutableMapping, Sequence, ValuesView
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -39,6 +40,7 @@ GROUPS = {
     "recipes": "the recipe of a command",
 }
 MARK = "@sha256:"  # between the name and the digest of a plug-in
+MODULE_PREFIX = "bertjax_plugin_"  # of the module names of plug-in files
 
 
 @dataclass
@@ -75,6 +77,18 @@ def register(group: str, name: str, member: Any) -> None:
     if group in _registries and name in _registries[group].own:
         raise name_taken(owner, group, name, "the package")
     owner.members[group, name] = member
+
+
+def plugin_frame(error: BaseException) -> str:
+    """Return the innermost place in a plug-in that an error passed: "loss.py, line 8, in on_log"; "" without any."""
+    place = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        name = frame.f_globals.get("__name__", "")
+        if name.startswith(MODULE_PREFIX) or any(
+            f"{name}.".startswith(f"{plugin}.") for plugin in (*loaded_plugins, *used_points)
+        ):
+            place = f"{frame.f_code.co_filename}, line {line}, in {frame.f_code.co_name}"
+    return place
 
 
 def name_taken(owner: Plugin, group: str, name: str, by: str) -> ValueError:
@@ -151,6 +165,15 @@ class Registry(MutableMapping[str, T]):
         """The names in the package and in plug-ins; entry points are not scanned."""
         plugin_members = (key for plugin in loaded_plugins.values() for key in plugin.members)
         return (*self.own, *(name for group, name in plugin_members if group == self._group))
+
+    def require(self, names: Sequence[str], setting: str) -> None:
+        """Raise ValueError unless `names`, the value of `setting`, has a member or more, each once."""
+        unknown = [name for name in names if name not in self]
+        if unknown or not names or len(set(names)) < len(names):
+            message = f"{setting}={tuple(names)}: choose one or more of {', '.join(self)}, each once"
+            if unknown:
+                message += f"; name the plug-in that registers {unknown[0]!r} in {self._group!r}: --plugin FILE"
+            raise ValueError(message)
 
     def _load(self, name: str) -> T:
         if name in self._loaded:

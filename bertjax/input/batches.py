@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from bertjax.input.layout import (
 from bertjax.input.packing import BatchKey, pack_rows, pad_table, range_widths, table_widths
 from bertjax.input.randomness import derive_key, fold_in, hash64, permute
 from bertjax.input.targets import registry
-from bertjax.input.targets.target import Make, Sequences, Target
+from bertjax.input.targets.target import Make, Sequences, Target, make_declared
 from bertjax.input.windows import WHOLE_BATCH, WINDOW_TOKENS, Lane
 from bertjax.text.ragged import grouped
 from bertjax.tokenization.tokenizer import Tokenizer
@@ -64,17 +64,21 @@ def batch_keys(data: DataConfig, objectives: Sequence[str], pad_id: int = 0) -> 
     if data.augment:
         augmentations.choose(data.augment)
     keys = encoder_keys(data.sequence_length, pad_id)
-    for name, target in registry.choose(objectives).items():
-        added = target.keys(data)
-        duplicates = keys.keys() & added.keys()
-        assert not duplicates, f"objective {name} adds existing keys: {duplicates}"
-        keys |= added
-    for name, key in keys.items():
-        if key.used and key.used not in keys:
+    added = {name: target.keys(data) for name, target in registry.choose(objectives).items()}
+    for name, own in added.items():
+        if duplicates := sorted(keys.keys() & own.keys()):
             raise ValueError(
-                f"training.objectives={tuple(objectives)}: {name.partition('_')[0]} needs the predictions of "
-                f"{key.used.partition('_')[0]}; add that objective"
+                f"training.objectives={tuple(objectives)}: {name} adds {', '.join(duplicates)}, which another "
+                "objective adds too; leave one of them out, or rename the array in its target"
             )
+        keys |= own
+    for name, own in added.items():
+        for key in own.values():
+            if key.used and key.used not in keys:
+                raise ValueError(
+                    f"training.objectives={tuple(objectives)}: {name} needs the predictions of "
+                    f"{key.used.partition('_')[0]}; add that objective"
+                )
     return keys
 
 
@@ -111,8 +115,11 @@ def merge_rows(groups: Sequence[tuple[np.ndarray, dict[str, np.ndarray]]], spec:
     return whole
 
 
-def _make_makers(targets: Sequence[Target], data: DataConfig, vocabulary: Vocabulary, text: Split) -> list[Make]:
-    return [target.prepare(data, vocabulary, text) for target in targets]
+def _make_makers(targets: Mapping[str, Target], data: DataConfig, vocabulary: Vocabulary, text: Split) -> list[Make]:
+    return [
+        partial(make_declared, name, target.keys(data), target.prepare(data, vocabulary, text))
+        for name, target in targets.items()
+    ]
 
 
 class PairBatches:
@@ -147,7 +154,7 @@ class PairBatches:
         self._template = template
         self._keys = batch_keys(data, objectives, vocabulary.pad_id)
         chosen = registry.choose(objectives)
-        targets = [chosen[name] for name in registry.TARGETS if name in chosen]  # one may read another's arrays
+        targets = {name: chosen[name] for name in registry.TARGETS if name in chosen}  # one may read another's arrays
         make_makers = partial(_make_makers, targets, data, vocabulary)  # not a method: that would be a reference cycle
         self._makers = make_makers(split)
         self._window_makers = lru_cache(maxsize=2)(make_makers)  # as many as there are plans

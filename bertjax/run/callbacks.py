@@ -18,8 +18,8 @@ class Callback:
     """Base class whose methods do nothing; override the ones you need. They are called in the training thread.
 
     `self.run` has the `config`, `stage`, `step`, `state` (weights and moments, on the devices) and the last step's
-    `metrics` (arrays on the devices; reading one makes the host wait). `run.stop()` ends training after the step;
-    `run.add_figures({...})` adds to the next line of the log.
+    `metrics` (arrays on the devices by their names in the log without `train/`; reading one makes the host wait).
+    `run.stop()` ends training after the step; `run.add_figures({...})` adds to the next line of the log.
 
     With several processes, only process 0 calls the callbacks, unless `every_process` is set; set it if you call
     `run.stop()` or compute with `run.state`. An exception ends the run like any other error: finished checkpoints
@@ -71,10 +71,11 @@ class Callback:
         """Called once everything is saved (`outcome.exit_code` is not 0 after a signal)."""
 
     def gradient_metrics(self, gradient: Params) -> dict[str, jax.Array]:
-        """Return scalars of the unclipped gradient over the global batch; they are logged as `gradient/NAME`.
+        """Return scalars of the unclipped gradient over the global batch; their means are logged as `gradient/NAME`.
 
-        Traced into the jitted step, in every process. Only the callbacks passed to `bertjax.pretrain` or
-        `bertjax.finetune` can do this; the hooks in `bertjax/run/hooks/` are made after the step is built.
+        Traced into the jitted step, in every process, so they are computed in every step; `training.log_every` sets how
+        often the log gets the means since its last line. Callbacks passed in Python and hooks of plug-ins can do this;
+        those in `bertjax/run/hooks/` cannot, because they are made after the step is built.
 
         `gradient` has the same nested dicts as the parameters. Dim 0 of the arrays in `gradient["encoder"]["layers"]`
         is the layer. Families whose layer 0 has different arrays (ModernBERT) keep it in
@@ -102,14 +103,24 @@ def layer_norms(gradient: Params) -> dict[str, jax.Array]:
 
 
 def merge_gradient_metrics(callbacks: Sequence[Callback]) -> Callable[[Params], dict[str, jax.Array]] | None:
-    """Merge the callbacks' `gradient_metrics` into one function with log names; None if no callback has any."""
+    """Merge the callbacks' `gradient_metrics` into one function with log names; None if no callback has any.
+
+    The function raises ValueError for a metric that is not a scalar, and for a name that two callbacks use.
+    """
     measuring = [callback for callback in callbacks if type(callback).gradient_metrics is not Callback.gradient_metrics]
     if not measuring:
         return None
 
     def metrics(gradient: Params) -> dict[str, jax.Array]:
-        return {
-            f"gradient/{name}": x for callback in measuring for name, x in callback.gradient_metrics(gradient).items()
-        }
+        merged: dict[str, jax.Array] = {}
+        for callback in measuring:
+            for name, value in callback.gradient_metrics(gradient).items():
+                source = f"{type(callback).__name__}.gradient_metrics: {name!r}"
+                if value.shape:
+                    raise ValueError(f"{source} has the shape {list(value.shape)}; return one scalar for each name")
+                if f"gradient/{name}" in merged:
+                    raise ValueError(f"{source} is also a metric of another callback; rename one of them")
+                merged[f"gradient/{name}"] = value
+        return merged
 
     return metrics

@@ -22,11 +22,8 @@ _STEPS_AHEAD, _STEPS_AHEAD_ON_CPU = 2, 0
 ProgressColumn = tuple[str, str, str]
 _RATE: ProgressColumn = ("tok/s", "perf/tokens_per_second", "{:,.0f}")
 
-_LOGGED = ("loss", "accuracy", "precision", "recall")  # suffixes of the objectives' figures that are logged
-
-# Name in the step -> name in the log.
-_NAMES = {"grad_norm": "train/grad_norm", "learning_rate": "train/learning_rate"}
-_LAST = {"skipped_updates": "train/skipped_updates", "skipped_in_a_row": "train/skipped_in_a_row"}
+_TOKENS = "tokens"  # without padding
+_LAST = ("skipped_updates", "skipped_in_a_row")  # counters, logged as they are after the last step
 
 
 class StepMetrics:
@@ -72,16 +69,14 @@ class StepMetrics:
         if not fetched:
             return {}
         mean = {name: _mean_of_finite([step[name] for step in fetched]) for name in fetched[0]}
-        tokens = float(np.sum([step["tokens"] for step in fetched]))
+        tokens = float(np.sum([step[_TOKENS] for step in fetched]))
         self.tokens += tokens
-        losses = {f"train/{name}": value for name, value in mean.items() if name.endswith(_LOGGED)}
-        figures = losses | {_NAMES[name]: mean[name] for name in _NAMES}
-        figures |= {name: value for name, value in mean.items() if "/" in name}  # gradient metrics
-        figures |= {_LAST[name]: float(fetched[-1][name]) for name in _LAST} | {TOKENS_SEEN: self.tokens}
+        figures = {name if "/" in name else f"train/{name}": x for name, x in mean.items() if name != _TOKENS}
+        figures |= {f"train/{name}": float(fetched[-1][name]) for name in _LAST} | {TOKENS_SEEN: self.tokens}
         timed, self._untimed = fetched[self._untimed :], 0
         if not timed:
             return figures
-        tokens = float(np.sum([step["tokens"] for step in timed]))
+        tokens = float(np.sum([step[_TOKENS] for step in timed]))
         self._timed_tokens += tokens
         self._timed_seconds += elapsed
         self._timed_flops += tokens * self._flops_per_token

@@ -394,7 +394,7 @@ def format_mean(values: list[float], scale: float = 100, sign: str = "") -> str:
 
 
 def _shared_options(arguments: argparse.Namespace) -> list[str]:
-    names = ("folder", "data", "teacher", "size", "kept")
+    names = ("folder", "data", "teacher", "size", "record")
     options = {name: getattr(arguments, name) for name in names}
     return [word for name, value in options.items() if value for word in (f"--{name}", str(value))]
 

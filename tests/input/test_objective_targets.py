@@ -15,9 +15,10 @@ from scipy import stats
 import bertjax.input.targets
 from bertjax.config import DataConfig
 from bertjax.input.batches import PairBatches, batch_spec
+from bertjax.input.packing import BatchKey
 from bertjax.input.plan import build_plan
 from bertjax.input.targets import registry
-from bertjax.input.targets.target import Pairing
+from bertjax.input.targets.target import Pairing, Target
 from bertjax.input.training_data import open_training_data
 from bertjax.storage.progress import no_progress
 
@@ -239,6 +240,42 @@ def test_objective_can_be_added_by_a_file_and_a_line(tmp_path: Path, monkeypatch
         used = batch["made_up_weights"][row] > 0
         assert batch["made_up_places"][row][used].tolist() == [begin + n for begin in begins for n in range(3)]
         assert not batch["made_up_places"][row][~used].any()
+
+
+class Ranks(Target):
+    """Adds the arrays that a test gives."""
+
+    def __init__(self, **arrays) -> None:
+        self._arrays = arrays
+
+    def keys(self, data):
+        return {"ranks": BatchKey("prediction", 10, np.float32, "mlm_weights")}
+
+    def prepare(self, data, vocabulary, split):
+        return lambda rows: {name: make(rows.arrays["mlm_weights"]) for name, make in self._arrays.items()}
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({}, r"target ranks: `prepare` made no 'ranks', which `keys` declares; return it, or remove it"),
+        ({"ranks": np.float64}, r"'ranks' is float64 \[4, 10\], and its `keys` ask for float32 \[4, 10\]; convert it"),
+        ({"ranks": lambda weights: weights[:, :3]}, r"'ranks' is float32 \[4, 3\], .* ask for float32 \[4, 10\]"),
+    ],
+)
+def test_target_that_differs_from_its_keys_is_refused(monkeypatch, arrays: dict, message: str) -> None:
+    monkeypatch.setitem(registry.TARGETS, "ranks", Ranks(ranks=np.copy))
+    batch = PairBatches(SPLIT, SPECIALS, DATA, 0, objectives=("mlm", "ranks")).batch(0, 4)
+    assert (batch["ranks"] == batch["mlm_weights"]).all()
+    monkeypatch.setitem(registry.TARGETS, "ranks", Ranks(**arrays))
+    with pytest.raises(ValueError, match=message):
+        PairBatches(SPLIT, SPECIALS, DATA, 0, objectives=("mlm", "ranks")).batch(0, 4)
+
+
+def test_objectives_with_equal_keys_are_refused(monkeypatch) -> None:
+    monkeypatch.setitem(registry.TARGETS, "again", registry.TARGETS["mlm"])
+    with pytest.raises(ValueError, match=r"again adds mlm_labels, mlm_positions, mlm_weights, which another objective"):
+        batch_spec(DATA, 4, ("mlm", "again"))
 
 
 def test_pairing_defaults_to_berts() -> None:

@@ -28,11 +28,7 @@ def choose(objectives: Sequence[str]) -> dict[str, Target]:
 
     Raises ValueError for an unknown name, no name, a repeated name, or two objectives of sentence pairs.
     """
-    unknown = [name for name in objectives if name not in TARGETS]
-    if unknown or not objectives or len(set(objectives)) < len(objectives):
-        raise ValueError(
-            f"training.objectives={tuple(objectives)}: choose one or more of {', '.join(TARGETS)}, each once"
-        )
+    TARGETS.require(objectives, "training.objectives")
     chosen = {name: TARGETS[name] for name in objectives}
     with_pairs = [name for name, target in chosen.items() if target.pairing]
     if len(with_pairs) > 1:

@@ -56,6 +56,31 @@ class Target(ABC):
     def prepare(self, data: DataConfig, vocabulary: Vocabulary, split: Split) -> Make:
         """Return a thread-safe function that makes these arrays, [N, n] each, before packing.
 
-        The function may also return `input_ids`, which replace the encoder's. Raises ValueError like `keys`, and for an
-        unsuitable vocabulary or split.
+        n is the row's length for an array per token, 1 for one per sequence, and the width of the array `used` for one
+        per prediction. The function may also return `input_ids`, which replace the encoder's. `split` is the text of
+        these rows: the held-out text in evaluations. Raises ValueError like `keys`, and for an unsuitable vocabulary or
+        split.
         """
+
+
+def make_declared(name: str, keys: Mapping[str, BatchKey], make: Make, rows: Sequences) -> dict[str, np.ndarray]:
+    """Make the arrays of the target `name`. Raises ValueError if they differ from its `keys`."""
+    made = make(rows)
+    arrays = {**rows.arrays, **made}
+    count, length = rows.encoder["input_ids"].shape
+    for key, declared in keys.items():
+        if key not in made:
+            raise ValueError(
+                f"target {name}: `prepare` made no {key!r}, which `keys` declares; return it, or remove it"
+            )
+        if declared.used:
+            width = arrays[declared.used].shape[1]
+        else:
+            width = {"token": length, "sequence": 1}.get(declared.per, made[key].shape[-1])
+        expected, actual = (np.dtype(declared.dtype), (count, width)), (made[key].dtype, made[key].shape)
+        if expected != actual:
+            raise ValueError(
+                f"target {name}: {key!r} is {actual[0]} {[*actual[1]]}, and its `keys` ask for {expected[0]} "
+                f"{[*expected[1]]}; convert it, or correct `keys`"
+            )
+    return made

@@ -29,11 +29,7 @@ def choose(names: Sequence[str]) -> tuple[Objective, ...]:
 
     Raises ValueError, with the known names, if a name is unknown or repeated, or if there are none.
     """
-    unknown = [name for name in names if name not in OBJECTIVES]
-    if unknown or not names or len(set(names)) < len(names):
-        raise ValueError(
-            f"training.objectives={tuple(names)}: choose one or more of {', '.join(OBJECTIVES)}, each once"
-        )
+    OBJECTIVES.require(names, "training.objectives")
     return tuple(OBJECTIVES[name] for name in names)
 
 
