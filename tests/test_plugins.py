@@ -10,6 +10,7 @@ from importlib.metadata import EntryPoint
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 import transformers
 from tiny_runs import SIX_STEPS, write_recipe
@@ -90,14 +91,14 @@ def test_documented_plugins_work_from_text_to_transformers(tmp_path, monkeypatch
         .replace('"nsp_head"))', f'"nsp_head"), {SHOWN})')
         .replace("return classified(", "return {'tokens': batch['length_weights'].sum()} | classified(")
     )
-    assert len(FILES) == 4 and [name for name in FILES if FILES[name] != code[name]] == ["length.py", "target_loss.py"]
+    assert len(FILES) == 5 and [name for name in FILES if FILES[name] != code[name]] == ["length.py", "target_loss.py"]
     named = [word for name in FILES for word in ("--plugin", write(tmp_path, name, code[name]))]
     films, run = subtitles(tmp_path / "films"), tmp_path / "run"
     keys = SIX_STEPS | {"training.steps": 12, "data.packing": "pairs", "model.family": "clinical-bert"}
     keys |= {"data.root": tmp_path / "data", "run-dir": run, "data.vocab-size": 200}
     words = ["pretrain", str(write_recipe(tmp_path)), *named, "--data.sources", f"subtitles:{films}/*.srt"]
     words += [word for key, value in keys.items() for word in (f"--{key}", str(value))]
-    words += ["--training.objectives", "mlm", "length"]
+    words += ["--training.objectives", "mlm", "length", "even_mlm"]
 
     assert main([*words, "--hooks", "target_loss"]) == 0
     assert saved_steps(run) == [6], "the hook stops the run at its first evaluation"
@@ -105,8 +106,10 @@ def test_documented_plugins_work_from_text_to_transformers(tmp_path, monkeypatch
     output = capfd.readouterr().out
     assert "resuming" in output and saved_steps(run)[-1] == 12
     logged = curves(read_metrics(run / "metrics.jsonl"))
-    total, mlm, length = (logged[f"train/{name}"][1] for name in ("loss", "mlm_loss", "length_loss"))
-    assert total == pytest.approx([a + b / 2 for a, b in zip(mlm, length, strict=True)], rel=1e-5)
+    names = "loss", "mlm_loss", "length_loss", "even_mlm_loss"
+    total, mlm, length, even = (np.array(logged[f"train/{name}"][1]) for name in names)
+    np.testing.assert_allclose(total, mlm + length / 2 + even, rtol=1e-5)
+    assert 0 < np.abs(even - mlm).max() < 0.2, "the same losses with other weights"
     assert length[0] == pytest.approx(math.log(2), abs=0.1)
     assert logged["eval/length_accuracy"][0] == [6, 12]
     assert {*logged["train/length_tokens"][1]} == {1.0}, "a figure of any name is logged"
