@@ -195,9 +195,11 @@ def test_quiet_libtpu_needs_a_machine_without_tpu(vendor: str, tmp_path: Path, m
     (tmp_path / "0000").mkdir()
     (tmp_path / "0000" / "vendor").write_text(f"{vendor}\n")
     monkeypatch.setattr(lean_import, "PCI_DEVICES", tmp_path)
-    monkeypatch.delenv("TPU_MIN_LOG_LEVEL", raising=False)
+    for name in lean_import.WITHOUT_TPU:
+        monkeypatch.delenv(name, raising=False)
     lean_import.quiet_libtpu()
-    assert os.environ.get("TPU_MIN_LOG_LEVEL") == (None if vendor == "0x1ae0" else "3")
+    set_values = {name: os.environ[name] for name in lean_import.WITHOUT_TPU if name in os.environ}
+    assert set_values == ({} if vendor == "0x1ae0" else lean_import.WITHOUT_TPU)
     monkeypatch.setenv("TPU_MIN_LOG_LEVEL", "0")
     lean_import.quiet_libtpu()
     assert os.environ["TPU_MIN_LOG_LEVEL"] == "0", "the user's setting is unchanged"

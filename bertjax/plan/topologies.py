@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertjax.storage.lean_import import WITHOUT_TPU
+
 if TYPE_CHECKING:
     from bertjax.training.flops import Peak
 
@@ -115,15 +117,10 @@ _CUBE = 4  # chips along each dim of the blocks in v4, v5p and tpu7x; whole bloc
 _MEGACORE = ("v4", "v5p")  # where both cores of a chip are one jax device
 _LIBTPU = "LIBTPU_INIT_ARGS"  # the variable with libtpu's flags, which it reads when it is loaded
 _DUMP = "--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true --xla_jf_dump_llo_pass_label_regex=^final_bundles"
-_QUIET = {
+_QUIET = WITHOUT_TPU | {
     # No TPU is used, so any number of compilers may run at once.
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-    # libtpu would query Google's metadata server, wait for it, and warn.
-    "TPU_SKIP_MDS_QUERY": "1",
-    "TPU_ACCELERATOR_TYPE": "v5litepod-1",
-    "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_WORKER_ID": "0",
-    "TPU_MIN_LOG_LEVEL": "3",
     "TPU_STDERR_LOG_LEVEL": "3",
     "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
 }

@@ -17,6 +17,12 @@ from bertjax.config.suggestions import suggestion
 
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 _GOOGLE = "0x1ae0"  # PCI vendor id of TPUs
+WITHOUT_TPU = {  # environment variables that keep libtpu from asking Google's metadata server and from warnings
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_MIN_LOG_LEVEL": "3",
+}
 _ONE_AT_A_TIME = threading.Lock()  # `without` affects all threads
 
 
@@ -87,11 +93,13 @@ def choose_members(members: Mapping[str, M], names: Sequence[str], key: str) -> 
 def quiet_libtpu() -> None:
     """Silence libtpu on a machine without a TPU; call it before jax is imported.
 
-    jax tries every accelerator whose library is installed. Does nothing if the PCI bus has a TPU.
+    jax tries every accelerator whose library is installed. Does nothing if the PCI bus has a TPU, where jax also looks
+    for one, or if the user has jax start a TPU that it does not see there.
     """
     vendors = (path.read_text(errors="replace").strip() for path in PCI_DEVICES.glob("*/vendor"))
-    if _GOOGLE not in vendors:
-        os.environ.setdefault("TPU_MIN_LOG_LEVEL", "3")
+    if _GOOGLE not in vendors and "JAX_FORCE_TPU_INIT" not in os.environ:
+        for name, value in WITHOUT_TPU.items():
+            os.environ.setdefault(name, value)
 
 
 @contextmanager
