@@ -93,15 +93,16 @@ def summarise(config: Config, content: TrainingData, outcome: Outcome, completio
     )
 
 
-def _held_out_line(measured: Measured) -> str:
-    """A measure with its baseline, as a line of the terminal."""
+def _held_out_line(measured: Measured, width: int) -> str:
+    """A measure, its name in `width` columns, with its baseline, as a line of the terminal."""
     measure = measured.measure
     form = ".3f" if measure.is_loss else ".1%"
     gained = ""
     if measure.is_loss:
         gained = f"({abs(measured.gain):.3f} nats {'better' if measured.gain >= 0 else 'worse'} than the baseline)"
         gained = f"    {(good if measured.gain >= 0 else bad)(gained)}"
-    return f"  {measure.name:13} {measured.value:6{form}}    {measure.baseline_name} {measured.baseline:{form}}{gained}"
+    name = f"{measure.name:{width}}"
+    return f"  {name} {measured.value:6{form}}    {measure.baseline_name} {measured.baseline:{form}}{gained}"
 
 
 def final_lines(config: Config, summary: Summary, report: AnyPath, exported: AnyPath | None) -> str:
@@ -111,12 +112,13 @@ def final_lines(config: Config, summary: Summary, report: AnyPath, exported: Any
         f"   (was: {completion.answer})"
         for completion in summary.completions
     ]
+    width = max([13, *(len(measured.measure.name) for measured in summary.held_out)])
     run = to_path(config.directory)
     quoted = shlex.quote(str(run))
     return "\n".join(
         [
             bold(f"\nHeld-out text, after {summary.steps:,} steps and {summary.tokens_seen:,} tokens:"),
-            *map(_held_out_line, summary.held_out),
+            *(_held_out_line(measured, width) for measured in summary.held_out),
             *([bold("\nPredictions for [MASK] in held-out sentences:"), *filled] if filled else []),
             bold("\nOutput:"),
             f"  report        {report}",
