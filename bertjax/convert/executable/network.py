@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cached_property
 
@@ -23,6 +24,7 @@ from bertjax.model.stack import layers_per_group
 _LOWEST = float(np.finfo(np.float32).min)
 _TINY = 1e-12
 _STACK = "encoder/layers/"
+_ROTATED = re.compile(r"/attention/(query|key)/")  # parameters whose outputs are rotated
 
 
 class NetworkGraph(Graph):
@@ -40,6 +42,10 @@ class NetworkGraph(Graph):
             part = name.removeprefix(_STACK)
             self.params |= {f"{_STACK}{number}/{part}": array for number, array in enumerate(params[name])}
         self.heads, self.head_dim = config.num_attention_heads, config.hidden_size // config.num_attention_heads
+        if config.rope_interleaved:
+            # All first dims of the rotated pairs, then all second ones: scores do not depend on the order.
+            order = np.concatenate([np.arange(0, self.head_dim, 2), np.arange(1, self.head_dim, 2)])
+            self.params |= {name: x[..., order] for name, x in self.params.items() if _ROTATED.search(name)}
         windows = layer_windows(config)
         self.visible = {window: self._visible(window) for window in sorted(set(windows))}
         if config.position_embedding == "rope":
@@ -200,11 +206,6 @@ class NetworkGraph(Graph):
 
     def _projection(self, name: str, x: Value) -> Value:
         """Queries, keys or values, [B, H, L, K]."""
-        if self.config.rope_interleaved and not name.endswith("value"):
-            # All first dims of the rotated pairs, then all second ones: scores do not depend on the order.
-            order = np.concatenate([np.arange(0, self.head_dim, 2), np.arange(1, self.head_dim, 2)])
-            parts = [f"{name}/{part}" for part in ("kernel", "bias") if f"{name}/{part}" in self.params]
-            self.params |= {part: self.params[part][..., order] for part in parts}
         heads = self.params[f"{name}/kernel"].shape[1]
         y = self.dense(name, x)
         y = self._norm(f"{name}_norm", y) if f"{name}_norm/scale" in self.params else y
