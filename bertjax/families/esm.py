@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from bertjax.config import ModelConfig
 from bertjax.families.family import Class, Family, HuggingFace, Tensor, dense, norm
 from bertjax.families.hf_config import HfConfig, read_fields, write_fields
@@ -80,6 +82,15 @@ def _from_hf_config(config: HfConfig) -> dict[str, Any]:
     return fields
 
 
+def _computed_tensors(model: ModelConfig) -> dict[str, np.ndarray]:
+    from bertjax.model.attention.positions import rotation_rates  # imports jax, which names of families do not need
+
+    if model.position_embedding != "rope":
+        return {}
+    rates = rotation_rates(model.rope_theta, model.hidden_size // model.num_attention_heads)
+    return {"esm.rotary_embeddings.inv_freq": rates}
+
+
 # Source of the sizes: Lin et al. 2023, table S1; facebook/esm2_t6_8M_UR50D and its siblings.
 def _size(layers: int, width: int, heads: int) -> ModelConfig:
     return ModelConfig(
@@ -128,7 +139,7 @@ ESM = Family(
         tied={"lm_head.decoder.weight": "esm.embeddings.word_embeddings.weight"},
         # The regression of contacts on attention; the unused position tables of models with rotary positions.
         ignored=("esm.contact_head.", "esm.embeddings.position_embeddings."),
-        rates="esm.rotary_embeddings.inv_freq",
+        computed_tensors=_computed_tensors,
         transformers_only={"esm.contact_head.": "the regression of contacts on attention"},
         constants={"add_cross_attention": False},
         to_hf_config=_to_hf_config,

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from bertjax.config import ModelConfig
 from bertjax.families.hf_config import HfConfig, read_fields, write_fields
 from bertjax.input.layout import BERT as BERT_TEMPLATE
@@ -122,7 +124,8 @@ class HuggingFace:
         tied: Stored tensors that equal another one -> that other one.
         aliases: Prefixes of names in other files -> their replacements.
         ignored: Prefixes of tensors in published files that no class has.
-        rates: Name of the stored rotary frequencies; "" if its classes compute them when they load a file.
+        computed_tensors: Returns the stored tensors that follow from the config, such as rotary frequencies, by name;
+            none if its classes compute them when they load a file. `ignored` must have them, except frequencies.
         transformers_only: Prefix of tensors that bertjax lacks and transformers initialises at random -> what they are.
         constants: Keys of `config.json` with the values required on import, if the file has them.
         to_hf_config: Returns the keys of `config.json`, without ids of special tokens.
@@ -147,7 +150,7 @@ class HuggingFace:
     tied: Mapping[str, str] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
-    rates: str = ""
+    computed_tensors: Callable[[ModelConfig], Mapping[str, np.ndarray]] = lambda model: {}
     transformers_only: Mapping[str, str] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(
         default_factory=lambda: {"position_embedding_type": "absolute", "add_cross_attention": False}

@@ -25,13 +25,13 @@ from bertjax.convert.huggingface.names import (
     architecture,
     bare_names,
     class_with,
-    stored_rates,
     tensor_table,
     to_huggingface_tensors,
 )
 from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES, tokenizer_texts
 from bertjax.convert.model_card import CARD_FILE, model_card
 from bertjax.families.family import Class
+from bertjax.families.registry import get_family
 from bertjax.finetune.kinds import get_kind
 from bertjax.run.run_directory import TrainedModel
 from bertjax.storage.remote import AnyPath, to_path
@@ -108,7 +108,7 @@ def _write_files(model: TrainedModel, folder: Path, their_class: Class) -> None:
     config, tokenizer = model.config, model.tokenizer
     tensors = to_huggingface_tensors(model.params, config.model, tokenizer.pad_id, their_class)
     parameters = sum(tensor.size for tensor in tensors.values())
-    tensors |= stored_rates(config.model)
+    tensors |= get_family(config.model.family).transformers.computed_tensors(config.model)
     if their_class.bare:
         tensors = bare_names(tensors, config.model)
     write_tensors(folder / WEIGHTS_FILE, tensors)

@@ -14,7 +14,7 @@ from bertjax.convert.huggingface.config import from_config_json, to_config_json
 from bertjax.families.family import Class, Tensor, dense
 from bertjax.families.networks import abstract_network
 from bertjax.families.registry import FAMILIES, get_family
-from bertjax.model.attention.positions import rotation_rates, sinusoids
+from bertjax.model.attention.positions import sinusoids
 from bertjax.model.network import HEADS, Network, Params, network_class
 from bertjax.model.parameters import named_arrays
 from bertjax.model.shared_tables import with_own_words
@@ -105,14 +105,6 @@ def bare_names(tensors: Mapping[str, np.ndarray], config: ModelConfig) -> dict[s
     """Rename tensors as in the encoder's own class."""
     prefix = get_family(config.family).transformers.prefix
     return {name.removeprefix(prefix): array for name, array in tensors.items()}
-
-
-def stored_rates(config: ModelConfig) -> dict[str, np.ndarray]:
-    """The rotary frequencies under their name in the family's files; empty if its files have none."""
-    name = get_family(config.family).transformers.rates
-    if not name or config.position_embedding != "rope":
-        return {}
-    return {name: rotation_rates(config.rope_theta, config.hidden_size // config.num_attention_heads)}
 
 
 def left_out(config: ModelConfig) -> tuple[str, ...]:

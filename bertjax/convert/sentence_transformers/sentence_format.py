@@ -36,7 +36,6 @@ from bertjax.convert.huggingface.names import (
     bare_encoder,
     bare_names,
     hf_classes,
-    stored_rates,
     to_huggingface_tensors,
 )
 from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES, tokenizer_texts
@@ -127,7 +126,8 @@ def encoder_config(model: TrainedModel) -> dict[str, Any]:
 def _write_files(model: TrainedModel, folder: Path, pooling: Pooling, normalize: bool) -> None:
     config = model.config.model
     tensors, width = encoder_tensors(model), config.hidden_size
-    write_tensors(folder / WEIGHTS_FILE, tensors | bare_names(stored_rates(config), config))
+    computed = get_family(config.family).transformers.computed_tensors(config)
+    write_tensors(folder / WEIGHTS_FILE, tensors | bare_names(computed, config))
     modes = {key: mode == _MODES[pooling] for mode, key in _MODE_KEYS.items()}
     texts = {
         "config.json": as_json(encoder_config(model)),
