@@ -93,12 +93,13 @@ SMALL = {
 
 
 def their_model(config: ModelConfig, name: str = "", std: float = 0.2, seed: int = 0):
-    """transformers' network in float32 with every parameter drawn from a normal distribution."""
+    """transformers' network in float32 with every trained parameter drawn from a normal distribution."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     torch.manual_seed(seed)
     network = getattr(transformers, name or architecture(config))(their_config(config))
     for parameter in network.parameters():
-        torch.nn.init.normal_(parameter, 0.0, std)
+        if parameter.requires_grad:  # the others are tables that the class computes, such as sinusoids
+            torch.nn.init.normal_(parameter, 0.0, std)
     return network.eval()
 
 
