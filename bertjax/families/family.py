@@ -13,6 +13,12 @@ from bertjax.families.hf_config import HfConfig, read_fields, write_fields
 from bertjax.input.layout import BERT as BERT_TEMPLATE
 from bertjax.input.layout import Template
 
+# What to do with a network that transformers lacks.
+WITHOUT_CLASS = (
+    "export to an executable format (--to onnx, savedmodel, stablehlo, litert, web), or use the run itself (bertjax "
+    "embed, fill-mask, evaluate, finetune, predict, search)"
+)
+
 
 @dataclass(frozen=True)
 class Family:
@@ -30,11 +36,7 @@ class Family:
     def transformers(self) -> HuggingFace:
         """The family in transformers. Raises ValueError if it has no class there."""
         if self.huggingface is None:
-            raise ValueError(
-                f"transformers has no class of {self.title}: export to an executable format (--to onnx, "
-                "savedmodel, stablehlo, litert, web), or use the run itself (bertjax embed, fill-mask, evaluate, "
-                "finetune, predict, search)"
-            )
+            raise ValueError(f"transformers has no class of {self.title}; {WITHOUT_CLASS}")
         return self.huggingface
 
     @property

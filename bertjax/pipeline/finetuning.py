@@ -14,7 +14,7 @@ import numpy as np
 from bertjax.config import DistillationConfig, FinetuneConfig, TaskConfig, render, render_all, with_values
 from bertjax.config.plugins import as_active, use_plugins, with_entry_points
 from bertjax.convert.huggingface.exporter import export_huggingface
-from bertjax.convert.huggingface.names import has_class
+from bertjax.convert.huggingface.names import class_obstacle
 from bertjax.convert.sources import open_source, require_source
 from bertjax.convert.teacher import fit_task_teacher, read_task_teacher
 from bertjax.finetune.distillation import with_projection
@@ -43,6 +43,7 @@ from bertjax.storage.terminal import first_names
 
 GLUE = "glue"
 _SHOWN_LABELS, _SHOWN_ANSWERS = 12, 4
+_NO_EXPORT = "no export: "  # begins `FinetuneResult.exported` of a network that transformers lacks
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ class FinetuneResult:
         for table in self.tables()[len(self.summaries) :]:
             lines += [f"\n{table.title}, {table.note}", *text_lines(table, left=(0, 1))]
         lines += ["\nNext:", *_prediction_commands(self.summaries[0])]
-        if self.exported[0] != _NO_CLASS:
+        if not self.exported[0].startswith(_NO_EXPORT):
             lines.append(f"  bertjax export {shlex.quote(self.directory)} --to onnx")
         return "\n".join(lines)
 
@@ -190,11 +191,11 @@ def finetune(request: TaskRequest, *, callbacks: Sequence[Callback] = (), ends_p
 
             # 4. Export the best run of each task
             for summary, (config, _) in zip(summaries, configs, strict=True) if processes.first else ():
-                if has_class(config.model):
+                if obstacle := class_obstacle(config.model):
+                    exported.append(f"{_NO_EXPORT}{obstacle}; use the run itself, as below")
+                else:
                     folder = to_path(config.directory) / "huggingface"
                     exported.append(str(export_huggingface(load_run(summary.best.directory), folder)))
-                else:
-                    exported.append(_NO_CLASS)
     if exit_code:
         raise_stopped(exit_code, "stopped; to continue, run the same command again.")
     return FinetuneResult(tuple(summaries), tuple(exported))
@@ -365,6 +366,3 @@ def _prediction_commands(summary: TaskSummary) -> list[str]:
         f"  {shlex.join(['bertjax', 'predict', best, *texts])}{answers and f'    # {answers}'}",
         f"  in Python: bertjax.load({best!r}).predict({kind.make_input(texts)!r})",
     ]
-
-
-_NO_CLASS = "has no class for features of layers or a BiLSTM: use the run itself, as below"

@@ -16,9 +16,10 @@ from bertjax.convert.adapt import adapt, require_same_shape, untrained_modules
 from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.huggingface.config import to_config_json
 from bertjax.convert.huggingface.exporter import export_huggingface
-from bertjax.convert.huggingface.names import has_class, tensor_table
+from bertjax.convert.huggingface.names import class_obstacle, has_class, tensor_table
 from bertjax.convert.sources import read_source, require_source
 from bertjax.convert.teacher import fit_teacher, read_teacher
+from bertjax.families.registry import trained_networks
 from bertjax.input.training_data import TrainingData, sizes
 from bertjax.interpret.fill_mask import held_out_completions
 from bertjax.interpret.probes import make_probes, read_probe_files
@@ -107,7 +108,8 @@ def pretrain(
         with SIGNS.doing("checking the config"):
             requested_data = config.data
             config = with_vocabulary(preflight(config))
-            if has_class(config.model):
+            obstacles = {name: class_obstacle(model) for name, model in trained_networks(config.model).items()}
+            if not obstacles[""]:
                 tensor_table(config.model)  # fails now instead of in the export if a head has no table
             require_sources(config.data)
             config = keep_decided_length(config, user_keys)  # a resumed run keeps what was decided at its start
@@ -122,11 +124,14 @@ def pretrain(
             say(announce)
         if config.data != requested_data:
             say(vocabulary_line(config.data))
+        for owner, obstacle in obstacles.items():
+            if obstacle:
+                say(f"note: no export to Hugging Face{' of the generator' if owner else ''}: {obstacle}")
 
         # 2. Data
         with SIGNS.doing("opening the training text"):
             content = _open_data(config, processes)
-        if has_class(config.model):
+        if not obstacles[""]:
             to_config_json(config.model, content.tokenizer.special)  # fails now instead of in the export
 
         with tensorflow_ahead():
@@ -241,7 +246,7 @@ def _finish(config: Config, content: TrainingData, outcome: Outcome, first: bool
         write_report(directory, summary, to_dict(config), environment())
         if exported is not None:
             export_huggingface(model, exported)
-        if model.generator:
+        if model.generator and has_class(model.generator.config.model):
             export_huggingface(model.generator, directory / f"{_EXPORT}-generator")
     return PretrainResult(
         config, directory, outcome.step, outcome.evaluation, outcome.baselines, report, exported, summary

@@ -149,6 +149,16 @@ def test_other_functions_match_their_verbs(folder, pretrained, capfd):
     assert view.view.attention.shape[:2] == (2, 2) and "<svg" in view.page and "measured on" in str(view)
 
 
+def test_network_without_a_class_is_named_before_training(folder, capfd):
+    electra = {"model.family": "electra", "model.generator_width": 0.5, "training.objectives": ("mlm", "rtd")}
+    data = {"data.rows": "doc_sentences", "data.packing": "pairs"}
+    result = bertjax.pretrain(tiny_config(folder, "electra", STEPS | electra | data))
+    before, _, _ = capfd.readouterr().out.partition("pretraining")
+    assert "note: no export to Hugging Face: model.pooler='tanh': transformers has no" in before
+    assert "note: no export to Hugging Face of the generator: model.pooler='tanh': transformers has no" in before
+    assert result.exported is None and not [*(folder / "electra").glob("huggingface*")]
+
+
 def test_function_and_package_of_one_name_coexist(pretrained):
     """Importing the subpackage replaces the function of the same name."""
     program = (

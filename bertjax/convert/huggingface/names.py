@@ -11,7 +11,7 @@ import numpy as np
 
 from bertjax.config import ModelConfig
 from bertjax.convert.huggingface.config import from_config_json, to_config_json
-from bertjax.families.family import Class, Tensor, dense
+from bertjax.families.family import WITHOUT_CLASS, Class, Tensor, dense
 from bertjax.families.networks import abstract_network
 from bertjax.families.registry import FAMILIES, get_family
 from bertjax.model.attention.positions import sinusoids
@@ -116,7 +116,29 @@ def left_out(config: ModelConfig) -> tuple[str, ...]:
 
 def has_class(config: ModelConfig) -> bool:
     """Whether transformers has a class for a model of this config."""
-    return get_family(config.family).huggingface is not None and not _not_expressed(config)
+    return not class_obstacle(config)
+
+
+def class_obstacle(config: ModelConfig) -> str:
+    """Why transformers has no class for a model of this config; "" if it has one."""
+    family = get_family(config.family)
+    if family.huggingface is None:
+        return f"transformers has no class of {family.title}"
+    no_network = f"transformers has no such network of the family {config.family!r}"
+    if network_class(config).transformers in family.huggingface.lacking:
+        return f"model.head={config.head!r}: {no_network}"
+    try:
+        round_trip = from_config_json(to_config_json(config, {}), "config.json")
+    except ValueError as error:
+        return f"{no_network} ({error})"
+    is_table = {round_trip.position_embedding, config.position_embedding} <= {*_TABLES}
+    elsewhere = (*_STORED_ELSEWHERE, *["position_embedding"] * is_table)
+    round_trip = replace(round_trip, **{name: getattr(config, name) for name in elsewhere})
+    if round_trip.rope_theta_local == (config.rope_theta_local or config.rope_theta):
+        round_trip = replace(round_trip, rope_theta_local=config.rope_theta_local)  # 0 means the same
+    names = (name for name in vars(config) if getattr(round_trip, name) != getattr(config, name))
+    fields = ", ".join(f"model.{name}={getattr(config, name)!r}" for name in names)
+    return f"{fields}: {no_network}" if fields else ""
 
 
 def tensor_table(config: ModelConfig) -> tuple[Tensor, ...]:
@@ -124,12 +146,8 @@ def tensor_table(config: ModelConfig) -> tuple[Tensor, ...]:
 
     Raises ValueError if transformers has no class for this config, or if the family's tables do not cover its network.
     """
-    different = _not_expressed(config)
-    if different:
-        raise ValueError(
-            f"{', '.join(different)}: transformers has no such network of the family {config.family!r}; only "
-            "bertjax can use this model"
-        )
+    if obstacle := class_obstacle(config):
+        raise ValueError(f"{obstacle}; {WITHOUT_CLASS}")
     ours = _our_shapes(config)
     first_stacked = int(any(name.startswith("encoder/first_layer/") for name in ours))
     table = tuple(
@@ -150,23 +168,6 @@ def tensor_table(config: ModelConfig) -> tuple[Tensor, ...]:
             f"{architecture(config)}; correct the tables of the family's HuggingFace object, or mark it as optional"
         )
     return table
-
-
-def _not_expressed(config: ModelConfig) -> list[str]:
-    """The fields that `config.json` cannot express, as name=value."""
-    try:
-        if network_class(config).transformers in get_family(config.family).transformers.lacking:
-            return [f"model.head={config.head!r}"]
-        round_trip = from_config_json(to_config_json(config, {}), "config.json")
-    except ValueError as error:
-        return [f"model {config.family}: {error}"]
-    is_table = {round_trip.position_embedding, config.position_embedding} <= {*_TABLES}
-    elsewhere = (*_STORED_ELSEWHERE, *["position_embedding"] * is_table)
-    round_trip = replace(round_trip, **{name: getattr(config, name) for name in elsewhere})
-    if round_trip.rope_theta_local == (config.rope_theta_local or config.rope_theta):
-        round_trip = replace(round_trip, rope_theta_local=config.rope_theta_local)  # 0 means the same
-    names = (name for name in vars(config) if getattr(round_trip, name) != getattr(config, name))
-    return [f"model.{name}={getattr(config, name)!r}" for name in names]
 
 
 def to_huggingface_tensors(
