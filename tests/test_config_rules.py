@@ -89,7 +89,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "rotation options need rotation": (
         {"model.rope_interleaved": True},
-        "model.rope_interleaved=True require model.position_embedding='rope', not 'learned'",
+        "options of rotation (model.rope_interleaved=True) require model.position_embedding='rope', not 'learned'",
     ),
     "local theta needs a window": (
         {"model.position_embedding": "rope", "model.rope_theta_local": 100.0},

@@ -284,15 +284,12 @@ def _check_positions(model: ModelConfig) -> None:
             f"{model.hidden_size} and model.num_attention_heads={model.num_attention_heads} give {head_dim}; change "
             "one of them"
         )
-    if positions != "rope" and (model.rope_theta, model.rope_theta_local, model.rope_interleaved) != (
-        ModelConfig.rope_theta,
-        ModelConfig.rope_theta_local,
-        ModelConfig.rope_interleaved,
-    ):
+    rotation = {name: getattr(model, name) for name in ("rope_theta", "rope_theta_local", "rope_interleaved")}
+    changes = [f"model.{name}={value}" for name, value in rotation.items() if value != getattr(ModelConfig, name)]
+    if positions != "rope" and changes:
         raise ValueError(
-            f"model.rope_theta={model.rope_theta:g}, model.rope_theta_local={model.rope_theta_local:g} and "
-            f"model.rope_interleaved={model.rope_interleaved} require model.position_embedding='rope', not "
-            f"{positions!r}; set it, or leave them at their defaults"
+            f"options of rotation ({', '.join(changes)}) require model.position_embedding='rope', not {positions!r}; "
+            "set it, or leave them at their defaults"
         )
     if model.rope_theta_local and not model.window:
         raise ValueError(
