@@ -39,12 +39,13 @@ MANIFEST, VECTORS, BM25 = "manifest.json", "vectors.npy", "bm25"
 _FORMAT_VERSION = 2
 _REBUILD = "remove the folder and build the index again"
 _TOKENIZED_AT_ONCE = 256  # documents
-# Options that change the encoder's outputs but not the shapes of its weights.
+# Options that change the encoder's outputs but not the shapes of its weights. They are part of every fingerprint, so an
+# addition makes all existing indexes invalid: new options belong in _CONDITIONAL_FORWARD.
 _FORWARD = (
     "num_hidden_layers", "num_attention_heads", "hidden_act", "layer_norm_eps", "position_embedding", "window",
     "global_every", "causal", "rope_theta", "rope_theta_local", "rope_interleaved", "norm", "norm_place",
 )  # fmt: skip
-# Further such options by condition, so that other models keep their fingerprint.
+# Further such options, each with the condition under which it is part of the fingerprint: other models keep theirs.
 _CONDITIONAL_FORWARD: tuple[tuple[Callable[[ModelConfig], bool], tuple[str, ...]], ...] = (
     (lambda model: model.attention_block > 0, ("attention_block", "random_blocks", "random_blocks_seed")),
     (lambda model: model.global_tokens == "first", ("global_tokens",)),  # a task marks other tokens
