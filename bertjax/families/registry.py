@@ -33,13 +33,36 @@ from bertjax.families.ultrabert import ULTRABERT
 from bertjax.families.xlm_roberta import XLM_ROBERTA
 from bertjax.families.xlm_roberta_xl import XLM_ROBERTA_XL
 
-_LIKE_BERT = (BERT, SPANBERT, MACBERT, ERNIE, DISTILBERT, BIGBIRD)
-_LIKE_ROBERTA = (ROBERTA, XLM_ROBERTA, CAMEMBERT, LONGFORMER, XLM_ROBERTA_XL, MPNET)
-_LIKE_ELECTRA = (ELECTRA, ELECTRA_GENERATOR)
-_LIKE_DEBERTA = (DEBERTA, DEBERTA_V2, DEBERTA_V3)
-_BIOLOGY = (ESM, ESMC)
-_MODERN = (MODERNBERT, MOSAICBERT, NEOBERT, EUROBERT, ULTRABERT, NOMIC_BERT)
-_ALL = (*_LIKE_BERT, *_LIKE_ROBERTA, ALBERT, *_LIKE_ELECTRA, *_LIKE_DEBERTA, *_MODERN, *_BIOLOGY)
+# The order counts: the first family reads files without a `model_type`, and of several with the same `model_type` the
+# first one is the default.
+_ALL = (
+    BERT,
+    SPANBERT,
+    MACBERT,
+    ERNIE,
+    DISTILBERT,
+    BIGBIRD,
+    ROBERTA,
+    XLM_ROBERTA,
+    CAMEMBERT,
+    LONGFORMER,
+    XLM_ROBERTA_XL,
+    MPNET,
+    ALBERT,
+    ELECTRA,
+    ELECTRA_GENERATOR,
+    DEBERTA,
+    DEBERTA_V2,
+    DEBERTA_V3,
+    MODERNBERT,
+    MOSAICBERT,
+    NEOBERT,
+    EUROBERT,
+    ULTRABERT,
+    NOMIC_BERT,
+    ESM,
+    ESMC,
+)
 FAMILIES = Registry("families", {family.name: family for family in _ALL}, Family)
 
 
