@@ -8,6 +8,7 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
+from test_family_training import MEMBERS
 from their_families import (
     IN_TRANSFORMERS,
     SMALL,
@@ -322,6 +323,13 @@ def test_tensor_table_refuses_families_without_a_class(family: str) -> None:
     assert not has_class(config)
     with pytest.raises(ValueError, match=rf"^transformers has no class of {FAMILIES[family].title}; .*bertjax embed, "):
         tensor_table(config)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_family_is_counted_and_trained(family: str) -> None:
+    assert family in {*WITHOUT_A_CLASS} | {name for name, *_ in COUNTS}, "add its number of parameters to COUNTS"
+    # Other tests of runs train BERT, and a generator is trained with its model.
+    assert family in {*MEMBERS, "bert", "electra-generator"}, "add it to MEMBERS of test_family_training.py"
 
 
 def test_rotary_bases_are_read_from_old_and_new_keys() -> None:
