@@ -22,7 +22,7 @@ WITHOUT_CLASS = (
 
 @dataclass(frozen=True)
 class Family:
-    """A family of models: one object in one file, and one line in the registry."""
+    """A family of models: one object in one file, and its entry in the registry."""
 
     name: str  # value of `ModelConfig.family`
     title: str  # the name in its paper

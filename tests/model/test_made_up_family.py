@@ -1,4 +1,4 @@
-"""A new family is one object and a line in the registry: it trains, is exported, and is imported again."""
+"""A new family is one object and its entry in the registry: it trains, is exported, and is imported again."""
 
 from __future__ import annotations
 
