@@ -7,7 +7,7 @@ from typing import Any
 
 from bertjax.config import Config, DataConfig, from_dict
 from bertjax.convert.sources import source_vocabulary
-from bertjax.run.checkpoint import read_metadata, saved_steps
+from bertjax.run.checkpoint import read_newest_metadata
 from bertjax.storage.remote import to_path
 from bertjax.text.store.manifest import read_manifest
 from bertjax.text.store_sources import sources_are_named
@@ -52,9 +52,10 @@ def vocabulary_line(data: DataConfig) -> str:
 
 def _saved_vocabulary(config: Config) -> dict[str, Any] | None:
     """The vocabulary recorded in a resumed run's checkpoints; a repository's may have changed since."""
-    if not config.run_dir or not saved_steps(config.directory):
+    metadata = read_newest_metadata(config.directory)
+    if metadata is None:
         return None
-    saved = from_dict(read_metadata(to_path(config.directory))["config"])
+    saved = from_dict(metadata["config"])
     if saved.init_from != config.init_from or not saved.data.vocab:
         return None
     return {"vocab": saved.data.vocab, "tokenizer": saved.data.tokenizer, **asdict(TextRules.of(saved.data))}

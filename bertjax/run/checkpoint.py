@@ -289,6 +289,18 @@ def read_metadata(path: str | AnyPath) -> dict[str, Any]:
     return parse_document(written, directory, file)
 
 
+def read_newest_metadata(run_dir: str | AnyPath) -> dict[str, Any] | None:
+    """Read the metadata of a run's newest undamaged checkpoint, which records what the run began with.
+
+    Returns None if there is none. Damaged checkpoints are ignored here; restoring reports them. Raises ValueError for a
+    config with unknown keys.
+    """
+    for step in reversed(saved_steps(run_dir)):
+        with contextlib.suppress(DamagedCheckpoint):
+            return read_metadata(to_path(str(run_dir)) / DIRECTORY / str(step))
+    return None
+
+
 def restore_params(path: str | AnyPath, abstract_params: Any) -> Any:
     """Restore and verify only the parameters of a checkpoint, or of a run's newest, on `abstract_params`' shardings.
 

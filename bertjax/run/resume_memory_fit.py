@@ -6,11 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from bertjax.config import Config, from_dict
-from bertjax.run.checkpoint import read_metadata, saved_steps
-from bertjax.run.checkpoint_metadata import DamagedCheckpoint
+from bertjax.run.checkpoint import read_newest_metadata
 from bertjax.runtime.host_memory import device_memory
 from bertjax.runtime.processes import Processes
-from bertjax.storage.remote import to_path
 from bertjax.training.memory_fit import AUTO, REMAT, is_undecided, with_microbatches
 from bertjax.training.stages import make_stages, training_mesh
 
@@ -21,16 +19,11 @@ def keep_memory_fit(config: Config, processes: Processes) -> Config:
     """Replace `training.grad_accum_steps=auto` by the values that were chosen when the run in its directory began.
 
     Returns the config unchanged for a new run. Also if the mesh or the kind of device changed, or if a device of any
-    process has less memory than before; the values are then chosen again. A damaged checkpoint is ignored here;
-    restoring it reports what is wrong.
+    process has less memory than before; the values are then chosen again.
     """
     if not is_undecided(config):
         return config
-    directory = to_path(config.directory)
-    try:
-        saved = read_metadata(directory) if saved_steps(directory) else None
-    except DamagedCheckpoint:
-        saved = None
+    saved = read_newest_metadata(config.directory)
     answers = processes.gather("the machine that the run began on", "same" if _is_same_machine(saved, config) else "")
     if saved is None or not all(answers):
         return config

@@ -34,8 +34,8 @@ from bertjax.input.tfrecords.records import are_records
 from bertjax.input.training_data import TrainingData, store_fingerprint
 from bertjax.model.network import GENERATOR, Params, network_class
 from bertjax.model.shared_tables import DIFFERENCE
-from bertjax.run.checkpoint import containing_run, read_metadata, restore_params, saved_steps
-from bertjax.run.checkpoint_metadata import DRAWN, DamagedCheckpoint
+from bertjax.run.checkpoint import containing_run, read_metadata, read_newest_metadata, restore_params
+from bertjax.run.checkpoint_metadata import DRAWN
 from bertjax.run.compatibility import RULES, check_compatible
 from bertjax.run.telemetry import LOGGED_AS_FILE, METRICS_FILE
 from bertjax.runtime.processes import Processes
@@ -205,15 +205,11 @@ def write_config(directory: AnyPath, config: Config) -> None:
 def require_own_run(config: Config) -> None:
     """Raise ValueError if the directory holds another run, or if it or data.root is not writable.
 
-    Does not need the data. A damaged checkpoint is ignored here; restoring reports it.
+    Does not need the data.
     """
-    directory = to_path(config.directory)
-    _require_writable("--run-dir", directory)
+    _require_writable("--run-dir", to_path(config.directory))
     _require_writable("--data.root", to_path(config.data.root))
-    try:
-        saved = read_metadata(directory) if saved_steps(directory) else None
-    except DamagedCheckpoint:
-        return
+    saved = read_newest_metadata(config.directory)
     if saved is None:
         return
     saved_model = saved["config"]["model"]
@@ -307,13 +303,9 @@ def open_run_data(path: str | AnyPath, config: Config, progress: Progress) -> Tr
 def own_data_fingerprint(config: Config) -> str:
     """Fingerprint of the data of the run in the config's directory.
 
-    Empty if the directory has no checkpoint, if the newest is damaged, or if it has other data settings.
+    Empty if the directory has no checkpoint that can be read, or if it has other data settings.
     """
-    directory = to_path(config.directory)
-    try:
-        saved = read_metadata(directory) if saved_steps(directory) else None
-    except DamagedCheckpoint:
-        return ""
+    saved = read_newest_metadata(config.directory)
     if saved is None or _data_identity(saved["config"]) != _data_identity(to_dict(config)):
         return ""
     return saved["data_fingerprint"]

@@ -2,8 +2,8 @@
 
 1. `measure` times the parts of the run with its compiled programs and a state that is discarded.
 2. `fit_steps` finds the largest number of steps for which the whole command ends in time.
-The decision is written to config.json as `training.steps`. A resumed run reads it there (`keep_decided_length`) and
-measures nothing.
+The decision is `training.steps` in config.json and in checkpoints. A resumed run reads it in its newest checkpoint
+(`keep_decided_length`) and measures nothing.
 """
 
 from __future__ import annotations
@@ -27,17 +27,16 @@ from bertjax.config.budget import budget_seconds
 from bertjax.config.rescale import nearest_multiple, rescale, with_lengths
 from bertjax.model.network import Params
 from bertjax.parallel.sharding import to_global
-from bertjax.run.checkpoint import DIRECTORY, Checkpoints, saved_steps
+from bertjax.run.checkpoint import DIRECTORY, Checkpoints, read_newest_metadata, saved_steps
 from bertjax.run.job import HeldOutText, Job, RunStage, reschedule
 from bertjax.run.metrics import StepMetrics
 from bertjax.run.progress import duration
-from bertjax.run.run_directory import CONFIG_FILE, describe_run, own_directory, require_shared
+from bertjax.run.run_directory import describe_run, own_directory, require_shared
 from bertjax.run.telemetry import METRICS_FILE
 from bertjax.runtime.compilation import compile_seconds
 from bertjax.runtime.host_memory import Temporaries
 from bertjax.runtime.processes import Processes
 from bertjax.storage.files import replace_text
-from bertjax.storage.json_documents import read_json
 from bertjax.storage.progress import SIGNS
 from bertjax.storage.remote import to_path
 from bertjax.training.evaluate import HeldOut
@@ -90,9 +89,10 @@ def keep_decided_length(config: Config, user_keys: Collection[str] = ()) -> Conf
     another budget.
     """
     directory = to_path(config.directory)
-    if not config.training.budget or not saved_steps(directory):
+    saved = read_newest_metadata(directory) if config.training.budget else None
+    if saved is None:
         return config
-    original = from_dict(read_json(directory / CONFIG_FILE))
+    original = from_dict(saved["config"])
     if original.training.budget != config.training.budget:
         how = f"with {original.training.budget}" if original.training.budget else "without a budget"
         raise ValueError(

@@ -13,6 +13,7 @@ from bertjax.config import Config, DataConfig
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.sources import write_run
 from bertjax.pipeline.vocabulary import vocabulary_line, with_vocabulary
+from bertjax.run.checkpoint import DIRECTORY
 from bertjax.text.extended_vocabulary import extend_vocabulary
 from bertjax.text.prepare import prepare
 from bertjax.text.store.format import TokenStore
@@ -75,6 +76,21 @@ def test_vocabulary_defaults_to_that_of_a_tf1_folder(tmp_path: Path) -> None:
     data = with_vocabulary(Config(init_from=f"tf1:{tmp_path}", data=make_data_config(tmp_path))).data
     assert data.vocab == str(tmp_path / "vocab.txt")
     assert not data.lowercase and not data.strip_accents, "a token has a capital letter"
+
+
+def test_resumed_run_keeps_its_vocabulary(folder: Path, model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the default directory too, and if the newest checkpoint is damaged."""
+    monkeypatch.chdir(tmp_path)
+    config = Config(name="begun", init_from=f"hf:{folder}", data=make_data_config(tmp_path))
+    begun = with_vocabulary(config)
+    begun = replace(begun, data=replace(begun.data, vocab="vocab.txt of the first revision"))
+    write_run(replace(model, directory=Path(config.directory), config=begun))
+    monkeypatch.setattr("bertjax.pipeline.vocabulary.load_vocabulary", lambda vocab, rules: model.tokenizer)
+    assert with_vocabulary(config).data == begun.data
+    (Path(config.directory) / DIRECTORY / "1").mkdir()
+    assert with_vocabulary(config).data == begun.data
+    other = replace(config, init_from=str(write_run(model)))
+    assert with_vocabulary(other).data.vocab == f"{model.directory}/vocab.txt", "another model has its own vocabulary"
 
 
 def test_missing_vocabulary_names_the_hub(tmp_path: Path) -> None:

@@ -19,14 +19,16 @@ from bertjax.config import (
     StageConfig,
     TrainingConfig,
     load_recipe,
+    to_dict,
     validate,
 )
 from bertjax.config.budget import budget_seconds
 from bertjax.input.training_data import TrainingData
 from bertjax.run import time_budget
 from bertjax.run.checkpoint import DIRECTORY
+from bertjax.run.checkpoint_metadata import make_document
 from bertjax.run.job import assemble
-from bertjax.run.run_directory import load_run, write_config
+from bertjax.run.run_directory import load_run
 from bertjax.run.time_budget import (
     _QUICK,
     AIM,
@@ -46,6 +48,15 @@ from bertjax.training.stages import open_data
 pytestmark = pytest.mark.usefixtures("one_device")
 
 COSTS = Costs(step=(0.3,), evaluation=(2.0,), save=1.0, start=2.0, finish=8.0)
+
+
+def write_checkpoint(config: Config) -> None:
+    """Write the metadata of a checkpoint of step 7 into the config's directory."""
+    fingerprints = {"tokenizer_fingerprint": "", "data_fingerprint": ""}
+    document = make_document({"step": 7, "config": to_dict(config), "arrays": {}} | fingerprints)
+    folder = Path(config.directory) / DIRECTORY / "7" / "metadata"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "metadata").write_text(json.dumps(document))
 
 
 def recipe(budget: str = "5m", *stages: StageConfig, steps: int = 30_000) -> Config:
@@ -204,8 +215,7 @@ def test_resumed_run_keeps_the_decided_length(
         assert "10 s used so far" in lines[0] and f"budget: {job.config.training.steps:,} steps of 0.5 s" in lines[1]
         assert 60 < job.config.training.steps == job.stages[-1].stage.stop < 200
         assert keep_decided_length(config) == config, "the run has no checkpoint"
-        (tmp_path / DIRECTORY / "7").mkdir(parents=True)
-        write_config(tmp_path, job.config)
+        write_checkpoint(job.config)
         assert replace(keep_decided_length(config), model=job.config.model) == job.config
         overridden = replace(config, training=replace(config.training, log_every=3))
         assert keep_decided_length(overridden, {"training.log_every"}).training.log_every == 3
@@ -215,16 +225,14 @@ def test_resumed_run_keeps_the_decided_length(
 
 def test_run_with_another_budget_is_refused(tmp_path: Path) -> None:
     config = replace(recipe("10m"), run_dir=str(tmp_path))
-    (tmp_path / DIRECTORY / "7").mkdir(parents=True)
-    write_config(tmp_path, config)
+    write_checkpoint(config)
     with pytest.raises(ValueError, match=r"training.budget='20m': the run in .* began with 10m"):
         keep_decided_length(replace(config, training=replace(config.training, budget="20m")))
-    write_config(tmp_path, replace(config, training=replace(config.training, budget="")))
+    write_checkpoint(replace(config, training=replace(config.training, budget="")))
     with pytest.raises(ValueError, match="began without a budget"):
         keep_decided_length(config)
-    (tmp_path / "config.json").write_text(json.dumps([]))
-    with pytest.raises(ValueError, match=r"config\.json"):
-        keep_decided_length(config)
+    (tmp_path / DIRECTORY / "7" / "metadata" / "metadata").write_text(json.dumps([]))
+    assert keep_decided_length(config) == config, "restoring reports a damaged checkpoint"
 
 
 class FixedProcesses(Processes):

@@ -24,12 +24,11 @@ from bertjax.config import TrainingConfig, to_dict
 from bertjax.config.skips import Skip, batch_number, count_batches, parse_skips
 from bertjax.input.training_data import RunBatches
 from bertjax.run.callbacks import Callback, Figures
-from bertjax.run.checkpoint import DIRECTORY, read_metadata, saved_steps
-from bertjax.run.checkpoint_metadata import GIVEN_SKIPS, DamagedCheckpoint
+from bertjax.run.checkpoint import read_newest_metadata
+from bertjax.run.checkpoint_metadata import GIVEN_SKIPS
 from bertjax.run.job import Job
 from bertjax.run.metrics import LOSS
 from bertjax.runtime.processes import Processes
-from bertjax.storage.remote import AnyPath, to_path
 from bertjax.training.stages import Stage, stage_at
 
 MOST = 10  # spikes to skip in one run; more call for another learning rate
@@ -162,9 +161,11 @@ class SpikeRecovery(Callback):
 
 def initial_skips(job: Job, processes: Processes, say: Callable[[str], None]) -> tuple[str, ...]:
     """Merge the config's `training.skips` with the skips in the run's newest checkpoint."""
-    skips_in_checkpoint = _recorded_skips(to_path(job.config.directory)) if processes.first else ((), ())
+    checkpoint_skips: tuple[Sequence[str], Sequence[str]] = (), ()
+    if processes.first and (metadata := read_newest_metadata(job.config.directory)) is not None:
+        checkpoint_skips = metadata["config"]["training"]["skips"], metadata.get(GIVEN_SKIPS, ())
     config_skips = job.config.training.skips
-    recorded, original = map(tuple, json.loads(processes.broadcast("skipped batches", json.dumps(skips_in_checkpoint))))
+    recorded, original = map(tuple, json.loads(processes.broadcast("skipped batches", json.dumps(checkpoint_skips))))
     if set(recorded) <= set(config_skips):
         return config_skips
     # A spike renumbers later skips, so the checkpoint has the config's original skips at other steps.
@@ -217,14 +218,3 @@ class SkippedBatches:
 
     def spec(self, batch_size: int) -> Any:
         return self.source.spec(batch_size)
-
-
-def _recorded_skips(directory: AnyPath) -> tuple[Sequence[str], Sequence[str]]:
-    """Read `training.skips` from the newest readable checkpoint, and the skips that the user's config had."""
-    for step in reversed(saved_steps(directory)):
-        try:
-            metadata = read_metadata(directory / DIRECTORY / str(step))
-        except DamagedCheckpoint:
-            continue
-        return metadata["config"]["training"]["skips"], metadata.get(GIVEN_SKIPS, ())
-    return (), ()
