@@ -17,7 +17,7 @@ from stored_documents import write_store
 
 import bertjax
 from bertjax.config import Config, MeshConfig, ModelConfig, TrainingConfig
-from bertjax.input.batches import PairBatches
+from bertjax.input.batches import RowBatches
 from bertjax.input.feed import open_feed
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import local_rows, to_global
@@ -100,7 +100,7 @@ def lines_of_a_step(tmp_path_factory) -> Lines:
         state = init_state(blueprint, config.model, optimizer, 0)
         step = stage_step(config, stage, blueprint, optimizer)
         with tracer:
-            batches = PairBatches(split, vocabulary, config.data, 0, objectives=config.training.objectives)
+            batches = RowBatches(split, vocabulary, config.data, 0, objectives=config.training.objectives)
             with open_feed(
                 batches, start_step=0, global_batch_size=8, rows=local_rows(mesh, 8), threads=1, engine="threads"
             ) as feed:

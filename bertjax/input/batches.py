@@ -15,15 +15,15 @@ from bertjax.input.augmentations import registry as augmentations
 from bertjax.input.epochs import Epochs, PlannedWindow
 from bertjax.input.layout import (
     BERT,
-    Split,
     Template,
+    TextView,
     Vocabulary,
-    encoder_keys,
+    encoder_arrays,
     lay_out_pairs,
     lay_out_ranges,
     lay_out_sentences,
 )
-from bertjax.input.packing import BatchKey, pack_rows, pad_table, range_widths, table_widths
+from bertjax.input.packing import BatchArray, pack_rows, pad_table, range_widths, table_widths
 from bertjax.input.randomness import derive_key, fold_in, hash64, permute
 from bertjax.input.targets import registry
 from bertjax.input.targets.target import Make, Sequences, Target, make_declared
@@ -56,35 +56,35 @@ class Pairs:
         return self.row, self.first, self.count, self.labels, self.keys
 
 
-def batch_keys(data: DataConfig, objectives: Sequence[str], pad_id: int = 0) -> dict[str, BatchKey]:
+def batch_arrays(data: DataConfig, objectives: Sequence[str], pad_id: int = 0) -> dict[str, BatchArray]:
     """The arrays of a batch: the encoder's inputs, and the arrays that each objective adds.
 
     Raises ValueError for unknown objectives and augmentations, and for rows that an objective does not support.
     """
     if data.augment:
         augmentations.choose(data.augment)
-    keys = encoder_keys(data.sequence_length, pad_id)
+    arrays = encoder_arrays(data.sequence_length, pad_id)
     added = {name: target.keys(data) for name, target in registry.choose(objectives).items()}
     for name, own in added.items():
-        if duplicates := sorted(keys.keys() & own.keys()):
+        if duplicates := sorted(arrays.keys() & own.keys()):
             raise ValueError(
                 f"training.objectives={tuple(objectives)}: {name} adds {', '.join(duplicates)}, which another "
                 "objective adds too; leave one of them out, or rename the array in its target"
             )
-        keys |= own
+        arrays |= own
     for name, own in added.items():
-        for key in own.values():
-            if key.used and key.used not in keys:
+        for array in own.values():
+            if array.used and array.used not in arrays:
                 raise ValueError(
                     f"training.objectives={tuple(objectives)}: {name} needs the predictions of "
-                    f"{key.used.partition('_')[0]}; add that objective"
+                    f"{array.used.partition('_')[0]}; add that objective"
                 )
-    return keys
+    return arrays
 
 
 def batch_spec(data: DataConfig, batch_size: int, objectives: Sequence[str] = registry.OF_BERT) -> Spec:
-    """Shape and dtype of every array of a batch, in order of the keys; needs no text. Raises like `batch_keys`."""
-    return {name: ((batch_size, key.width), key.dtype) for name, key in batch_keys(data, objectives).items()}
+    """Shape and dtype of every array of a batch, in order; needs no text. Raises like `batch_arrays`."""
+    return {name: ((batch_size, array.width), array.dtype) for name, array in batch_arrays(data, objectives).items()}
 
 
 def rows_of_batch(step: int, global_batch_size: int, rows: slice | np.ndarray | None = None) -> np.ndarray:
@@ -115,14 +115,14 @@ def merge_rows(groups: Sequence[tuple[np.ndarray, dict[str, np.ndarray]]], spec:
     return whole
 
 
-def _make_makers(targets: Mapping[str, Target], data: DataConfig, vocabulary: Vocabulary, text: Split) -> list[Make]:
+def _make_makers(targets: Mapping[str, Target], data: DataConfig, vocabulary: Vocabulary, text: TextView) -> list[Make]:
     return [
         partial(make_declared, name, target.keys(data), target.prepare(data, vocabulary, text))
         for name, target in targets.items()
     ]
 
 
-class PairBatches:
+class RowBatches:
     """The rows of a run over one split, with the arrays of its objectives. Thread-safe.
 
     Row n of a run is row n mod R of epoch n // R, where R = `rows_per_epoch` is the number of rows in the first
@@ -131,12 +131,12 @@ class PairBatches:
     starts when the first row is made.
 
     `folder`, `window_tokens` and `lane` as in `Epochs`; `template` is the layout of special tokens. Raises ValueError
-    like `Epochs` and `batch_keys`, and for an unsuitable vocabulary or split.
+    like `Epochs` and `batch_arrays`, and for an unsuitable vocabulary or split.
     """
 
     def __init__(
         self,
-        split: Split,
+        split: TextView,
         vocabulary: Vocabulary,
         data: DataConfig,
         seed: int,
@@ -152,7 +152,7 @@ class PairBatches:
         self._data = data
         self._seed = seed
         self._template = template
-        self._keys = batch_keys(data, objectives, vocabulary.pad_id)
+        self._declared = batch_arrays(data, objectives, vocabulary.pad_id)
         chosen = registry.choose(objectives)
         targets = {name: chosen[name] for name in registry.TARGETS if name in chosen}  # one may read another's arrays
         make_makers = partial(_make_makers, targets, data, vocabulary)  # not a method: that would be a reference cycle
@@ -200,7 +200,7 @@ class PairBatches:
         groups = [(rows, self._make_rows(text, pairs, len(rows))) for rows, text, pairs in self._texts(numbers)]
         return merge_rows(groups, self.spec(len(numbers)))
 
-    def texts(self, numbers: np.ndarray) -> list[tuple[np.ndarray, Split, Pairs]]:
+    def texts(self, numbers: np.ndarray) -> list[tuple[np.ndarray, TextView, Pairs]]:
         """Group the run's rows with these numbers by their text.
 
         Returns for each text: the indices into `numbers`, int64 [n]; the text; and the pairs of these n rows in it, as
@@ -213,30 +213,30 @@ class PairBatches:
                 texts[n] = rows, text, replace(pairs, first=first, count=count)
         return texts
 
-    def _texts(self, numbers: np.ndarray) -> list[tuple[np.ndarray, Split, Pairs]]:
+    def _texts(self, numbers: np.ndarray) -> list[tuple[np.ndarray, TextView, Pairs]]:
         numbers = np.asarray(numbers, np.int64)
         if not self._epochs.several:
             return [(np.arange(len(numbers)), self.split, self.pairs(numbers))]
         windows, _ = self._epochs.locate(numbers)
         return [(rows, self._epochs.get(window).text, self.pairs(numbers[rows])) for window, rows in grouped(windows)]
 
-    def _make_rows(self, text: Split, pairs: Pairs, rows: int) -> dict[str, np.ndarray]:
+    def _make_rows(self, text: TextView, pairs: Pairs, rows: int) -> dict[str, np.ndarray]:
         """The arrays of `rows` rows from one text."""
         if self._data.packing == "none":
             single = self._single_rows(text, pairs, self._data.sequence_length)
-            return {name: pad_table(single[name], key) for name, key in self._keys.items()}
+            return {name: pad_table(single[name], array) for name, array in self._declared.items()}
         if self._data.rows in record_rows.BUILDERS:
             widths = range_widths(self._room(pairs.count[:, 0]), self._data.sequence_length)
         else:
             widths = table_widths(text.sentence_offsets, pairs.first, pairs.count, self._data.sequence_length)
         parts = [(some, self._single_rows(text, pairs.at(some), width)) for width, some in grouped(widths)]
-        return pack_rows(parts, self._keys, pairs.row, rows)
+        return pack_rows(parts, self._declared, pairs.row, rows)
 
     def spec(self, batch_size: int) -> Spec:
-        """Shape and dtype of every array of a batch, in order of the keys."""
-        return {name: ((batch_size, key.width), key.dtype) for name, key in self._keys.items()}
+        """Shape and dtype of every array of a batch, in order."""
+        return {name: ((batch_size, array.width), array.dtype) for name, array in self._declared.items()}
 
-    def _single_rows(self, text: Split, pairs: Pairs, width: int) -> dict[str, np.ndarray]:
+    def _single_rows(self, text: TextView, pairs: Pairs, width: int) -> dict[str, np.ndarray]:
         """Lay out each pair, or each sequence of sentences, in its own row of `width` tokens."""
         vocabulary, template = self._vocabulary, self._template
         if self._data.rows == "pairs":
@@ -254,7 +254,7 @@ class PairBatches:
         sequences = Sequences(encoder, ranges, pairs.keys, pairs.labels, arrays)
         for make in self._makers if text is self.split else self._window_makers(text):
             arrays |= make(sequences)
-        return {key: arrays[key] for key in self._keys}
+        return {name: arrays[name] for name in self._declared}
 
     def _room(self, tokens: np.ndarray) -> np.ndarray:
         """The most tokens that ranges of these lengths may have after augmentation, int64 [N]."""
@@ -269,7 +269,7 @@ class PairBatches:
         for window, rows in grouped(windows):
             content = self._epochs.get(window)
             if within[rows].max() > self._epochs.window_rows(window) // 2:
-                self._epochs.prepare(window + 1)
+                self._epochs.plan_ahead(window + 1)
             rounds, within_round = np.divmod(within[rows], len(content))
             for number, chosen in grouped(rounds):
                 parts.append(self._round_pairs(content, window, number, rows[chosen], within_round[chosen]))

@@ -19,7 +19,7 @@ import numpy as np
 
 from bertjax.config import SHORTEST_ROW, DataConfig
 from bertjax.input.augmentations.registry import slack_tokens
-from bertjax.input.layout import BERT, Split, Template
+from bertjax.input.layout import BERT, Template, TextView
 from bertjax.input.packing import Packing, pack
 from bertjax.input.plan import EpochPlan, Reading, build_plan, every_document
 from bertjax.input.randomness import derive_key
@@ -55,7 +55,7 @@ _INPUTS = (  # fields of DataConfig on which a plan depends
 class PlannedWindow:
     """The pairs (or sequences of sentences) of a text, and which of them share a row."""
 
-    text: Split
+    text: TextView
     plan: EpochPlan | SentencePlan | TokenPlan
     packing: Packing | None  # None: each pair has its own row
 
@@ -86,7 +86,7 @@ class Epochs:
 
     def __init__(
         self,
-        split: Split,
+        split: TextView,
         data: DataConfig,
         seed: int,
         folder: Path | None = None,
@@ -159,9 +159,9 @@ class Epochs:
         """Return a window of the run by its number, planning it if necessary."""
         return self._cache.get(number, self._build)
 
-    def prepare(self, number: int) -> None:
+    def plan_ahead(self, number: int) -> None:
         """Plan a window in the background."""
-        self._cache.prepare(number, self._build)
+        self._cache.plan_ahead(number, self._build)
 
     def release(self) -> None:
         """Drop the plans; a window that is read later is planned again."""
@@ -224,7 +224,7 @@ class Epochs:
             )
         return planned
 
-    def _plan(self, text: Split, reading: Reading | None, number: int) -> PlannedWindow:
+    def _plan(self, text: TextView, reading: Reading | None, number: int) -> PlannedWindow:
         data = self._data
         plan = self._pairs(text, reading, number) if data.rows == "pairs" else self._sentences(text, reading, number)
         if data.packing == "none":
@@ -233,7 +233,7 @@ class Epochs:
         packing = pack(self._lengths(text, plan), data.sequence_length, data.pairs_per_row, key)
         return PlannedWindow(text, plan, packing)
 
-    def _pairs(self, text: Split, reading: Reading | None, number: int) -> EpochPlan:
+    def _pairs(self, text: TextView, reading: Reading | None, number: int) -> EpochPlan:
         return build_plan(
             text.document_offsets,
             text.sentence_offsets,
@@ -246,7 +246,7 @@ class Epochs:
             works=text.works,
         )
 
-    def _sentences(self, text: Split, reading: Reading | None, number: int) -> SentencePlan | TokenPlan:
+    def _sentences(self, text: TextView, reading: Reading | None, number: int) -> SentencePlan | TokenPlan:
         documents, sentences = text.document_offsets, text.sentence_offsets
         reading = reading or every_document(len(documents) - 1)
         room = self._data.sequence_length - self._template.text_tokens
@@ -259,7 +259,7 @@ class Epochs:
             documents, sentences, reading, room=room, crossing=crossing, seed=self._seed, epoch=number
         )
 
-    def _lengths(self, text: Split, plan: EpochPlan | SentencePlan | TokenPlan) -> np.ndarray:
+    def _lengths(self, text: TextView, plan: EpochPlan | SentencePlan | TokenPlan) -> np.ndarray:
         """Length of each sequence of the plan in tokens, with special tokens: int64 [N]."""
         sentences, length = text.sentence_offsets, self._data.sequence_length
         if isinstance(plan, EpochPlan):
@@ -303,7 +303,7 @@ class PlanCache:
             _fill(plan, number, False, build)
         return plan.result()
 
-    def prepare(self, number: int, build: _Build) -> None:
+    def plan_ahead(self, number: int, build: _Build) -> None:
         """Plan a window in the background, unless it is planned or being planned."""
         plan, is_new = self._claim(number)
         if is_new:

@@ -28,7 +28,7 @@ MOST_TOGETHER = 16  # a restart discards at most this many batches
 
 
 class Batches(Protocol):
-    """A source of batches, such as `bertjax.input.batches.PairBatches`."""
+    """A source of batches, such as `bertjax.input.batches.RowBatches`."""
 
     def batch(self, step: int, global_batch_size: int, rows: Rows = None) -> Batch:
         """Return rows of a step's global batch."""

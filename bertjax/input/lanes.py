@@ -7,28 +7,28 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bertjax.input.batches import PairBatches, Pairs, Spec, merge_rows, rows_of_batch
-from bertjax.input.layout import Split
+from bertjax.input.batches import Pairs, RowBatches, Spec, merge_rows, rows_of_batch
+from bertjax.input.layout import TextView
 from bertjax.input.windows import Lane
 from bertjax.text.ragged import grouped
 
 
 class LaneBatches:
-    """The rows of a run, with the interface of `PairBatches`. Thread-safe.
+    """The rows of a run, with the interface of `RowBatches`. Thread-safe.
 
-    Row i of a batch belongs to lane i // (rows per lane). Each lane is a `PairBatches` over the parts of the text that
+    Row i of a batch belongs to lane i // (rows per lane). Each lane is a `RowBatches` over the parts of the text that
     are dealt to it, on whichever host. `make` opens a lane, when its first row is made.
     """
 
-    def __init__(self, make: Callable[[Lane], PairBatches], lanes: int, global_batch_size: int) -> None:
+    def __init__(self, make: Callable[[Lane], RowBatches], lanes: int, global_batch_size: int) -> None:
         assert global_batch_size % lanes == 0
         self._make, self._batch_size, self._lane_rows = make, global_batch_size, global_batch_size // lanes
-        self._lanes: list[PairBatches | None] = [None] * lanes
+        self._lanes: list[RowBatches | None] = [None] * lanes
         self._lock = threading.Lock()
         first = self.lane(0)
         self.split, self.shares = first.split, first.shares
 
-    def lane(self, number: int) -> PairBatches:
+    def lane(self, number: int) -> RowBatches:
         """Open a lane, or return the open one."""
         with self._lock:
             lane = self._lanes[number] = self._lanes[number] or self._make(Lane(number, len(self._lanes)))
@@ -58,8 +58,8 @@ class LaneBatches:
         groups = [(at, self.lane(lane).rows(within)) for lane, at, within in self._locate(numbers)]
         return merge_rows(groups, self.spec(len(numbers)))
 
-    def texts(self, numbers: np.ndarray) -> list[tuple[np.ndarray, Split, Pairs]]:
-        """Like `PairBatches.texts`."""
+    def texts(self, numbers: np.ndarray) -> list[tuple[np.ndarray, TextView, Pairs]]:
+        """Like `RowBatches.texts`."""
         return [
             (at[rows], text, pairs)
             for lane, at, within in self._locate(numbers)

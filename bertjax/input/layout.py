@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
-from bertjax.input.packing import BatchKey
+from bertjax.input.packing import BatchArray
 from bertjax.input.randomness import fold_in, hash64
 from bertjax.text.ragged import before_in_row, range_indices
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 # Text and vocabulary from a token store, or made up for plans and benchmarks
-Split: TypeAlias = "SplitView | MadeUpSplit"
+TextView: TypeAlias = "SplitView | MadeUpSplit"
 Vocabulary: TypeAlias = "Tokenizer | MadeUpVocabulary"
 
 
@@ -52,17 +52,17 @@ class Text(NamedTuple):
     lengths: np.ndarray  # int64 [n]
 
 
-def encoder_keys(length: int, pad_id: int = 0) -> dict[str, BatchKey]:
+def encoder_arrays(length: int, pad_id: int = 0) -> dict[str, BatchArray]:
     """The arrays that the encoder reads, for rows of `length` tokens."""
     return {
-        "input_ids": BatchKey("token", length, np.int32, filler=pad_id),
-        "token_type_ids": BatchKey("token", length, np.int32),
-        "sequence_ids": BatchKey("token", length, np.int32),
+        "input_ids": BatchArray("token", length, np.int32, filler=pad_id),
+        "token_type_ids": BatchArray("token", length, np.int32),
+        "sequence_ids": BatchArray("token", length, np.int32),
     }
 
 
 def lay_out_pairs(
-    split: Split,
+    split: TextView,
     first: np.ndarray,
     count: np.ndarray,
     keys: np.ndarray,
@@ -136,7 +136,12 @@ def lay_out(
 
 
 def lay_out_sentences(
-    split: Split, first: np.ndarray, count: np.ndarray, length: int, vocabulary: Vocabulary, template: Template = BERT
+    split: TextView,
+    first: np.ndarray,
+    count: np.ndarray,
+    length: int,
+    vocabulary: Vocabulary,
+    template: Template = BERT,
 ) -> tuple[dict[str, np.ndarray], Text]:
     """Lay out rows [CLS] text [SEP]: `count` sentences from sentence `first` on, int64 [B] both.
 
@@ -148,7 +153,7 @@ def lay_out_sentences(
 
 
 def lay_out_ranges(
-    split: Split,
+    split: TextView,
     first: np.ndarray,
     count: np.ndarray,
     length: int,
@@ -195,7 +200,7 @@ def _lay_out_parts(
     return encoder, Text(is_text, start, sizes)
 
 
-def _parts(split: Split, begin: np.ndarray, end: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _parts(split: TextView, begin: np.ndarray, end: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Split rows of sentences [begin, end) by document: row, first token and size of each part, int64 [N] each."""
     documents, sentences = split.document_offsets, split.sentence_offsets
     home = np.searchsorted(documents, begin, side="right") - 1

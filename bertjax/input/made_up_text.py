@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bertjax.config import DataConfig
-from bertjax.input.batches import PairBatches
+from bertjax.input.batches import RowBatches
 from bertjax.input.masking.options import member
 from bertjax.input.masking.units import UNITS, WORDS
 from bertjax.input.targets import registry
@@ -92,11 +92,11 @@ class MadeUpSplit:
 
 def made_up_batches(
     data: DataConfig, seed: int, tokens: int, objectives: Sequence[str] = registry.OF_BERT
-) -> PairBatches:
+) -> RowBatches:
     """Make the rows of `data` from about `tokens` tokens of made-up text, whatever its sources are."""
     data = replace(data, weights=(), temperature=1.0, active_sources=())
     unit = member(UNITS, "masking", data.masking).make(data)
     split = MadeUpSplit(
         max(tokens // _SENTENCE_TOKENS, 1_000), vocab_size=data.vocab_size, marks_words=unit.needs_plane
     )
-    return PairBatches(split, MadeUpVocabulary(data.vocab_size), data, seed, objectives=objectives)
+    return RowBatches(split, MadeUpVocabulary(data.vocab_size), data, seed, objectives=objectives)

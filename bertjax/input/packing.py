@@ -23,7 +23,7 @@ Per = Literal["token", "prediction", "sequence"]
 
 
 @dataclass(frozen=True)
-class BatchKey:
+class BatchArray:
     """An array of a batch, `dtype` [rows, width], and how it is packed."""
 
     per: Per  # what an entry describes
@@ -98,7 +98,7 @@ def _row_kinds(counts: np.ndarray, capacity: int, most: int) -> list[tuple[list[
         kinds.append((kind, times))
 
 
-def pad_table(table: np.ndarray, key: BatchKey) -> np.ndarray:
+def pad_table(table: np.ndarray, key: BatchArray) -> np.ndarray:
     """Pad a table of single-sequence rows to the width of its key."""
     missing = key.width - table.shape[1]
     return np.pad(table, [(0, 0), (0, missing)], constant_values=key.filler) if missing else table
@@ -124,7 +124,9 @@ def range_widths(tokens: np.ndarray, longest: int) -> np.ndarray:
 Part = tuple[np.ndarray, Mapping[str, np.ndarray]]  # indices of some sequences, int64 [n], and their arrays
 
 
-def pack_rows(parts: Sequence[Part], keys: Mapping[str, BatchKey], row: np.ndarray, rows: int) -> dict[str, np.ndarray]:
+def pack_rows(
+    parts: Sequence[Part], keys: Mapping[str, BatchArray], row: np.ndarray, rows: int
+) -> dict[str, np.ndarray]:
     """Combine single-sequence rows into `rows` packed rows; `row`, int64 [N], ascending, is the row of each sequence.
 
     The arrays of each part may be narrower than the packed ones, which `keys` describes. Only the position of a
@@ -148,7 +150,7 @@ def pack_rows(parts: Sequence[Part], keys: Mapping[str, BatchKey], row: np.ndarr
 def _put(
     packed: Mapping[str, np.ndarray],
     single: Mapping[str, np.ndarray],
-    keys: Mapping[str, BatchKey],
+    keys: Mapping[str, BatchArray],
     row: np.ndarray,
     before: Mapping[str, np.ndarray],
 ) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bertjax.input.batches import PairBatches
+from bertjax.input.batches import RowBatches
 from bertjax.input.feed import Batches
 from bertjax.input.lanes import LaneBatches
-from bertjax.input.layout import Split
+from bertjax.input.layout import TextView
 from bertjax.input.tfrecords.batches import RecordBatches
 from bertjax.text.store.format import SplitView
 
@@ -24,7 +24,7 @@ def origins(batches: Batches, numbers: np.ndarray, sources: Sequence[str]) -> li
     """
     if isinstance(batches, RecordBatches):
         return [[name] for name in batches.names(numbers)]
-    assert isinstance(batches, PairBatches | LaneBatches), "rows are from text or from records"
+    assert isinstance(batches, RowBatches | LaneBatches), "rows are from text or from records"
     row_origins: list[list[str]] = [[] for _ in range(len(numbers))]
     for rows, text, pairs in batches.texts(numbers):
         first_document, first_sentence = _places(batches.split, text, pairs.first)
@@ -42,7 +42,7 @@ def origins(batches: Batches, numbers: np.ndarray, sources: Sequence[str]) -> li
     return row_origins
 
 
-def _places(split: Split, text: Split, sentences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _places(split: TextView, text: TextView, sentences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Map sentences of a text, int64 [n, k], to their documents and sentences in the whole split, int64 [n, k]."""
     documents = np.searchsorted(text.document_offsets, sentences, side="right") - 1
     if text is split:
@@ -51,7 +51,7 @@ def _places(split: Split, text: Split, sentences: np.ndarray) -> tuple[np.ndarra
     return text.place_in_split(documents, sentences)
 
 
-def _homes(split: Split, documents: np.ndarray, sources: Sequence[str]) -> list[list[str]]:
+def _homes(split: TextView, documents: np.ndarray, sources: Sequence[str]) -> list[list[str]]:
     """The name of each document's source, if the store records it."""
     if not isinstance(split, SplitView) or not split.has_sources or not sources:
         return [[""] * documents.shape[1]] * len(documents)

@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 
 from bertjax.config import DataConfig
-from bertjax.input.batches import PairBatches, batch_keys
+from bertjax.input.batches import RowBatches, batch_arrays
 from bertjax.input.data_notes import masking_notes, pair_notes
 from bertjax.input.epochs import LEAST_DOCUMENTS
 from bertjax.input.evaluation_sets import evaluation_sets
@@ -29,7 +29,7 @@ from bertjax.text.prepare import reading_notes
 from bertjax.text.similar_words import digest
 from bertjax.text.store.format import SplitView, TokenStore
 from bertjax.text.store.local_copy import open_store, reopen_store, require_cached_lanes
-from bertjax.text.store.manifest import SPLITS, Split, describe_split
+from bertjax.text.store.manifest import SPLITS, SplitName, describe_split
 from bertjax.text.store_sources import require_store_sources
 from bertjax.tokenization.tokenizer import Tokenizer
 
@@ -89,7 +89,7 @@ class TrainingData(Protocol):
         """The held-out text, or a sample if it is large."""
         ...
 
-    def size(self, split: Split) -> str:
+    def size(self, split: SplitName) -> str:
         """Describe the size of a split."""
         ...
 
@@ -114,12 +114,12 @@ class StoredText:
 
     def train(
         self, data: DataConfig, seed: int, objectives: Sequence[str] = (), global_batch_size: int = 1
-    ) -> PairBatches | LaneBatches:
+    ) -> RowBatches | LaneBatches:
         """The rows of a stage, with new pairs and masks in every epoch. Writes row counts next to the store."""
         folder = self._store.path.with_name(f"rows-{self._store.fingerprint[:12]}")
         split = self._store.split("train")
 
-        def make(lane: Lane) -> PairBatches:
+        def make(lane: Lane) -> RowBatches:
             return self._batches(split, data, seed, objectives, WINDOW_TOKENS, folder, lane)
 
         lanes = self._count_lanes(data, global_batch_size)
@@ -135,7 +135,7 @@ class StoredText:
         is_large = self._store.split("train").num_tokens > WINDOW_TOKENS
         return gcd(data.lanes, global_batch_size) if is_large else 1
 
-    def held_out(self, data: DataConfig, seed: int, objectives: Sequence[str] = ()) -> dict[str, PairBatches]:
+    def held_out(self, data: DataConfig, seed: int, objectives: Sequence[str] = ()) -> dict[str, RowBatches]:
         """Read each document once and unaltered, for any mixture; omits sets of less than two documents."""
         data = replace(data, weights=(), temperature=1.0, active_sources=(), augment=(), sampling="records")
         split = self._store.split("held_out")
@@ -157,8 +157,8 @@ class StoredText:
         window_tokens: int,
         folder: Path | None = None,
         lane: Lane = WHOLE_BATCH,
-    ) -> PairBatches:
-        return PairBatches(
+    ) -> RowBatches:
+        return RowBatches(
             split,
             self.tokenizer,
             data,
@@ -174,7 +174,7 @@ class StoredText:
         """The held-out split, or a sample of a large one."""
         return self._store.split("held_out").sample(HELD_OUT_WINDOW_TOKENS)
 
-    def size(self, split: Split) -> str:
+    def size(self, split: SplitName) -> str:
         """Describe a split's documents, sentences and tokens."""
         return describe_split(self._store.manifest, split)
 
@@ -190,11 +190,11 @@ def open_training_data(
 
     `stages` is the data config of each stage in order; `objectives` and `template` determine the arrays and the special
     tokens of their rows. Given the `fingerprint` of the data that a run was trained on, opens that run's store if it
-    still exists, even if the sources have changed. Raises ValueError like `batch_keys`, `require_marked`, `open_store`,
-    `require_store_sources` and `Records.open`, OSError if the disk is full.
+    still exists, even if the sources have changed. Raises ValueError like `batch_arrays`, `require_marked`,
+    `open_store`, `require_store_sources` and `Records.open`, OSError if the disk is full.
     """
     for stage in stages:
-        batch_keys(stage, objectives)  # refuse invalid configs before hours of preparing text
+        batch_arrays(stage, objectives)  # refuse invalid configs before hours of preparing text
     if are_records(stages[0]):
         return Records.open(stages, progress, objectives)
     require_marked(stages)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertjax.input.layout import Split
+from bertjax.input.layout import TextView
 from bertjax.input.plan import Reading, every_document
 from bertjax.input.randomness import derive_key, hash64, permute
 from bertjax.text.ragged import range_indices
@@ -44,7 +44,7 @@ def lane_window(tokens: int, lanes: int) -> int:
 class Window:
     """A text, and which of its documents are read."""
 
-    text: Split
+    text: TextView
     reading: Reading | None  # None: each document once
 
     @property
@@ -65,7 +65,7 @@ class Windows:
     """
 
     def __init__(
-        self, split: Split, shares: np.ndarray | None, seed: int, tokens: int, lane: Lane = WHOLE_BATCH
+        self, split: TextView, shares: np.ndarray | None, seed: int, tokens: int, lane: Lane = WHOLE_BATCH
     ) -> None:
         self.split, self._shares, self._seed = split, shares, seed
         self.count, self.is_whole = 1, True

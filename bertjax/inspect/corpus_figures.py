@@ -10,7 +10,7 @@ import numpy as np
 
 from bertjax.inspect.stretches import stretches
 from bertjax.text.store.format import SplitView, TokenStore
-from bertjax.text.store.manifest import SPLITS, Split
+from bertjax.text.store.manifest import SPLITS, SplitName
 from bertjax.tokenization import entity_map
 from bertjax.tokenization.tokenizer import Tokenizer
 
@@ -25,7 +25,7 @@ Count = Callable[[int], None]  # called with the number of tokens read since the
 class Amount:
     """Amounts of a split, or of one source's share of it."""
 
-    split: Split
+    split: SplitName
     source: str  # empty: the whole split
     documents: int
     sentences: int
@@ -114,7 +114,7 @@ def count_tokens(view: SplitView, tokenizer: Tokenizer, count: Count) -> TokenCo
 
 def count_store(
     store: TokenStore, tokenizer: Tokenizer, count: Count
-) -> tuple[tuple[Amount, ...], dict[Split, TokenCounts]]:
+) -> tuple[tuple[Amount, ...], dict[SplitName, TokenCounts]]:
     """Count each split, followed by its sources if known: (amounts, split -> token counts)."""
     spelled = np.array([len(surface) for surface in tokenizer.surfaces])
     amounts, totals = [], {}

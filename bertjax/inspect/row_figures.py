@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from bertjax.config import DataConfig
-from bertjax.input.batches import PairBatches
+from bertjax.input.batches import RowBatches
 from bertjax.input.layout import BERT, Template
 from bertjax.input.targets.registry import OF_BERT, choose_pairing
 from bertjax.text.store.format import SplitView
@@ -34,9 +34,9 @@ class RowKind:
         """The names of labels 0 and 1 of its pairs."""
         return choose_pairing(self.objectives).names
 
-    def batches(self, split: SplitView, tokenizer: Tokenizer) -> PairBatches:
+    def batches(self, split: SplitView, tokenizer: Tokenizer) -> RowBatches:
         """Make the run's batches of a split."""
-        return PairBatches(split, tokenizer, self.data, self.seed, objectives=self.objectives, template=self.template)
+        return RowBatches(split, tokenizer, self.data, self.seed, objectives=self.objectives, template=self.template)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from jax.sharding import Mesh
 
 from bertjax.config import Config
 from bertjax.families.registry import get_family, pretraining_heads
-from bertjax.input.batches import batch_keys
+from bertjax.input.batches import batch_arrays
 from bertjax.input.targets import registry as targets
 from bertjax.model.attention.choice import AttentionChoice, choose_attention, compute_capability
 from bertjax.model.network import PretrainingNetwork, check_head
@@ -82,7 +82,7 @@ def _setting(stage: Stage) -> str:
 
 def _check_weights(stage: Stage) -> None:
     """Raise ValueError for an objective whose predictions are not in the rows of the stage."""
-    keys = batch_keys(stage.data, stage.training.objectives)
+    keys = batch_arrays(stage.data, stage.training.objectives)
     for objective in objectives.choose(stage.training.objectives):
         if objective.weight_key not in keys:
             raise ValueError(

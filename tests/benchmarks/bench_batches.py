@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from bertjax.config import DataConfig
-from bertjax.input.batches import PairBatches
+from bertjax.input.batches import RowBatches
 from bertjax.input.feed import open_feed
 from bertjax.input.made_up_text import MadeUpSplit, MadeUpVocabulary
 from bertjax.input.plan import build_plan
@@ -76,7 +76,7 @@ def measure_batches(make: Callable[[int], Batch], batch_size: int, threads: int,
         return rates(lambda turn: pool.map(make, range(turn * steps, (turn + 1) * steps)), repeats)
 
 
-def measure_feed(batches: PairBatches, engine: str, batch_size: int, threads: int, repeats: int) -> str:
+def measure_feed(batches: RowBatches, engine: str, batch_size: int, threads: int, repeats: int) -> str:
     """Tokens/s of a feed whose only consumer is this loop."""
     steps = max(16, 2**15 // batch_size)
     with open_feed(batches, start_step=0, global_batch_size=batch_size, threads=threads, engine=engine) as feed:
@@ -126,7 +126,7 @@ def main() -> None:
         slots = arguments.predictions + (DataConfig().pairs_per_row if rows == "packed" else 0)
         packing = {"packing": PACKING[rows], "max_predictions": slots}
         data = DataConfig(sequence_length=arguments.length, **packing, **MASKINGS[name])
-        batches = PairBatches(split, vocabulary, data, seed=0)
+        batches = RowBatches(split, vocabulary, data, seed=0)
         print(f"{name}, {rows}:")
         for size, threads in itertools.product(arguments.batch_sizes, (1, 2)):
             speed = measure_batches(lambda k: batches.batch(k, size), size, threads, arguments.repeats)  # noqa: B023

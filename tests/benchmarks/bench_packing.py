@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from bertjax.config import Config, DataConfig, MeshConfig, ModelConfig, OptimizerConfig, TrainingConfig
-from bertjax.input.batches import PairBatches
+from bertjax.input.batches import RowBatches
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import to_global
 from bertjax.text.store.format import TokenStore
@@ -34,7 +34,7 @@ class Run:
 
     def __init__(self, config: Config, store: TokenStore) -> None:
         self.config = config
-        self.batches = PairBatches(store.split("train"), store.tokenizer(), config.data, seed=0)
+        self.batches = RowBatches(store.split("train"), store.tokenizer(), config.data, seed=0)
         self.mesh = make_mesh(config.mesh)
         optimizer = make_optimizer(config.optimizer)
         blueprint = draw_blueprint(config.model, optimizer, self.mesh)

@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 
 from bertjax.config import load_recipe
-from bertjax.input.batches import PairBatches
+from bertjax.input.batches import RowBatches
 from bertjax.input.training_data import StoredText
 from bertjax.input.windows import WINDOW_TOKENS, Lane, Windows
 from bertjax.storage.remote import read_range
@@ -93,7 +93,7 @@ def _link_part(folder: Path, first: dict, split: str, number: int) -> dict:
     return part
 
 
-def start(path: Path, lanes: int) -> tuple[TokenStore, StoredText, list[tuple[Stage, PairBatches]]]:
+def start(path: Path, lanes: int) -> tuple[TokenStore, StoredText, list[tuple[Stage, RowBatches]]]:
     """Start a run of the ModernBERT recipe without reading a batch: (store, text, batches of each stage)."""
     config = load_recipe("modernbert")
     config = replace(config, data=replace(config.data, sources=("text:none",), lanes=lanes))

@@ -1,4 +1,4 @@
-"""Small splits in memory, and a vocabulary of special tokens, for tests of `PairBatches`."""
+"""Small splits in memory, and a vocabulary of special tokens, for tests of `RowBatches`."""
 
 from __future__ import annotations
 

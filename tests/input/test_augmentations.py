@@ -14,7 +14,7 @@ from pair_corpora import MemorySplit
 from bertjax.config import DataConfig
 from bertjax.input.augmentations import randomised_smiles, registry
 from bertjax.input.augmentations.reverse_complement import prepare
-from bertjax.input.batches import PairBatches
+from bertjax.input.batches import RowBatches
 from bertjax.input.randomness import derive_key, hash64
 from bertjax.tokenization.symbols import ALPHABETS, PATTERNS, SPECIAL_TOKENS, make_symbols
 from bertjax.tokenization.tokenizer import Tokenizer
@@ -76,8 +76,8 @@ def test_rows_hold_the_text_or_its_reverse_complement(packing):
     )
     records = [[3], [14], [7], [9], [30]]
     split = MemorySplit(records, vocab_size=DNA.vocab_size)
-    plain = PairBatches(split, DNA, replace(data, augment=()), 0, objectives=("mlm",))
-    batches = PairBatches(split, DNA, data, 0, objectives=("mlm",))
+    plain = RowBatches(split, DNA, replace(data, augment=()), 0, objectives=("mlm",))
+    batches = RowBatches(split, DNA, data, 0, objectives=("mlm",))
     table = dict(zip(DNA.encode(["ACGTN"])[0].tolist(), DNA.encode(["TGCAN"])[0].tolist(), strict=True))
     numbers = np.arange(20 * batches.rows_per_epoch)
     flipped = 0
@@ -100,13 +100,13 @@ def test_augmented_rows_do_not_depend_on_host_or_restart(packing):
         groups="file:clusters.tsv",
         sampling="groups",
     )
-    batches, step, size = PairBatches(split, DNA, data, 0, objectives=("mlm",)), 7, 6
+    batches, step, size = RowBatches(split, DNA, data, 0, objectives=("mlm",)), 7, 6
     before = batches.batch(step - 1, size)
     whole = batches.batch(step, size)
     for hosts in (1, 2, 3):
         edges = np.linspace(0, size, hosts + 1).astype(int)
         parts = [
-            PairBatches(split, DNA, data, 0, objectives=("mlm",)).batch(step, size, slice(begin, end))  # a new process
+            RowBatches(split, DNA, data, 0, objectives=("mlm",)).batch(step, size, slice(begin, end))  # a new process
             for begin, end in pairwise(edges)
         ]
         assert all(np.array_equal(np.concatenate([part[key] for part in parts]), whole[key]) for key in whole)
@@ -167,7 +167,7 @@ def test_packed_rows_hold_randomised_smiles():
     split = MemorySplit([[int(length)] for length in lengths], vocab_size=SMILES.vocab_size)
     split.flat[:] = ids
     data = DataConfig(sequence_length=48, rows="crops", packing="pairs", augment=("randomised_smiles",))
-    batches = PairBatches(split, SMILES, data, 0, objectives=("mlm",))
+    batches = RowBatches(split, SMILES, data, 0, objectives=("mlm",))
     epochs = np.split(np.arange(2 * batches.rows_per_epoch), 2)
     spelled = [["".join(SMILES.tokens[n] for n in text) for text in _texts(batches.rows(rows))] for rows in epochs]
     assert spelled[0] != spelled[1]

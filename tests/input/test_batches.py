@@ -17,7 +17,7 @@ from scipy import stats
 from stored_documents import write_store
 
 from bertjax.config import DataConfig
-from bertjax.input.batches import PairBatches
+from bertjax.input.batches import RowBatches
 from bertjax.text.store.format import TokenStore
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import WordPiece
@@ -29,8 +29,8 @@ each_packing = pytest.mark.parametrize("data", [DATA, PACKED], ids=["plain", "pa
 BATCH_SIZE = 8
 
 
-def small_batches(seed: int = 0, data: DataConfig = DATA, documents: int = 24) -> PairBatches:
-    return PairBatches(MemorySplit(random_documents(documents, seed=2, sentences=6, tokens=9)), SPECIALS, data, seed)
+def small_batches(seed: int = 0, data: DataConfig = DATA, documents: int = 24) -> RowBatches:
+    return RowBatches(MemorySplit(random_documents(documents, seed=2, sentences=6, tokens=9)), SPECIALS, data, seed)
 
 
 def digest(batches: list[dict[str, np.ndarray]]) -> str:
@@ -42,7 +42,7 @@ def digest(batches: list[dict[str, np.ndarray]]) -> str:
     return sha.hexdigest()
 
 
-def two_epochs(batches: PairBatches) -> int:
+def two_epochs(batches: RowBatches) -> int:
     """Steps in two epochs, rounded up."""
     return -(-2 * batches.rows_per_epoch // BATCH_SIZE)
 
@@ -107,7 +107,7 @@ def test_every_row_is_well_formed(documents, length, slots, probability, whole_w
         short_sequence_probability=0.3,
         masking="words" if whole_words else "tokens",
     )
-    batches = PairBatches(split, replace(SPECIALS, vocab_size=split.vocab_size), data, seed)
+    batches = RowBatches(split, replace(SPECIALS, vocab_size=split.vocab_size), data, seed)
     batch = batches.rows(first + np.arange(7))
     assert {key: (values.shape, values.dtype.type) for key, values in batch.items()} == batches.spec(7)
     assert list(batch) == list(batches.spec(7))
@@ -156,7 +156,7 @@ def test_restart_at_every_step_of_two_epochs(data: DataConfig) -> None:
 def test_stream_matches_recorded_digest() -> None:
     """These bytes must not change, because a run that is resumed after an upgrade needs the same batches."""
     documents = [[(7 * i + 3 * j) % 23 + 1 for j in range(i % 9 + 1)] for i in range(24)]
-    batches = PairBatches(MemorySplit(documents, all_different=True), SPECIALS, DATA, seed=3)
+    batches = RowBatches(MemorySplit(documents, all_different=True), SPECIALS, DATA, seed=3)
     stream = digest([batches.batch(step, BATCH_SIZE) for step in range(two_epochs(batches))])
     assert stream == "c2dec2c8fd8361d8fffa82458a128b142a24029d1204f8501cddd2c27793f0c0"
 
@@ -175,7 +175,7 @@ def test_epochs_seeds_and_masks_differ() -> None:
     assert digest([first]) != digest([other.rows(np.arange(40))])
 
 
-def sources(batches: PairBatches, epoch: int) -> list[tuple[int, ...]]:
+def sources(batches: RowBatches, epoch: int) -> list[tuple[int, ...]]:
     """The first sentences and sentence counts of each row's pair in an epoch."""
     numbers = epoch * batches.rows_per_epoch + np.arange(batches.rows_per_epoch)
     pairs = batches.pairs(numbers)
@@ -255,7 +255,7 @@ def test_next_plan_is_built_in_the_background() -> None:
 @pytest.mark.parametrize("documents", [[], [[3, 4]]])
 def test_too_few_documents_are_refused(documents: list[list[int]]) -> None:
     with pytest.raises(ValueError, match=rf"{len(documents)} document\(s\).*at least 2.*data\.held_out=0\.01"):
-        PairBatches(MemorySplit(documents), SPECIALS, DATA, 0)
+        RowBatches(MemorySplit(documents), SPECIALS, DATA, 0)
 
 
 def test_too_short_rows_are_refused() -> None:
@@ -265,7 +265,7 @@ def test_too_short_rows_are_refused() -> None:
 
 def test_row_with_more_slots_than_tokens_matches_spec() -> None:
     data = DataConfig(sequence_length=16, max_predictions=20)
-    batches = PairBatches(MemorySplit([[3] * 6] * 9), Specials(), data, 0)
+    batches = RowBatches(MemorySplit([[3] * 6] * 9), Specials(), data, 0)
     batch = batches.batch(0, 4)
     assert {name: (x.shape, x.dtype.type) for name, x in batch.items()} == batches.spec(4)
     assert (batch["mlm_weights"][:, 16:] == 0).all() and batch["mlm_weights"].any()
@@ -293,13 +293,13 @@ def test_token_store_gives_the_batches_of_text_in_memory(tmp_path, documents_per
     documents = [[next(sentences) for _ in document] for document in lengths]
     store = write_store(tmp_path / "store", {"train": documents}, wordpiece, documents_per_shard=documents_per_shard)
     data = replace(DATA, masking="words")
-    stored = PairBatches(TokenStore.open(store).split("train"), wordpiece, data, 0)
-    in_memory = PairBatches(memory, SPECIALS, data, 0)
+    stored = RowBatches(TokenStore.open(store).split("train"), wordpiece, data, 0)
+    in_memory = RowBatches(memory, SPECIALS, data, 0)
     steps = range(two_epochs(in_memory))
     expected = digest([in_memory.batch(n, BATCH_SIZE) for n in steps])
     assert digest([stored.batch(n, BATCH_SIZE) for n in steps]) == expected
     with pytest.raises(ValueError, match=r"0 document\(s\)"):
-        PairBatches(TokenStore.open(store).split("held_out"), wordpiece, data, 0)
+        RowBatches(TokenStore.open(store).split("held_out"), wordpiece, data, 0)
 
 
 @pytest.mark.run

@@ -16,7 +16,7 @@ from stored_documents import write_store
 from test_batches import BATCH_SIZE, DATA, SPECIALS, digest, small_batches, two_epochs
 
 import bertjax.input.feed
-from bertjax.input.batches import PairBatches
+from bertjax.input.batches import RowBatches
 from bertjax.input.feed import MOST_TOGETHER, Feed, make_dataset, open_feed
 from bertjax.storage.lean_import import import_tensorflow
 from bertjax.text.store.format import TokenStore
@@ -56,7 +56,7 @@ def stream() -> list[dict[str, np.ndarray]]:
 class Jittery:
     """Delays batches by varying times, so that threads overtake each other."""
 
-    def __init__(self, batches: PairBatches) -> None:
+    def __init__(self, batches: RowBatches) -> None:
         self._batches = batches
         self.spec = batches.spec
 
@@ -153,7 +153,7 @@ def test_feed_raises_errors_of_a_damaged_store_unchanged(tmp_path, engine: str) 
     content = bytearray(shard.read_bytes())
     content[100] ^= 1
     shard.write_bytes(content)
-    batches = PairBatches(TokenStore.open(path).split("train"), wordpiece, DATA, 0)
+    batches = RowBatches(TokenStore.open(path).split("train"), wordpiece, DATA, 0)
     with feed(batches, engine) as fed, pytest.raises(ValueError, match=r"train-00000\.tokens.*byte 0 ") as caught:
         next(fed)
     assert type(caught.value) is ValueError
@@ -206,7 +206,7 @@ def test_several_small_batches_are_made_in_one_call(monkeypatch, stream, engine:
     monkeypatch.setattr(bertjax.input.feed, "POSITIONS_TOGETHER", 3 * positions)
     rows, calls = None if hosts == 1 else np.arange(BATCH_SIZE)[1::hosts], []
 
-    class Counted(PairBatches):
+    class Counted(RowBatches):
         def rows(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
             calls.append(len(numbers))
             return super().rows(numbers)
@@ -225,7 +225,7 @@ def test_feed_makes_only_a_few_batches_ahead() -> None:
     split = MemorySplit(random_documents(50, seed=2))
     calls = []
 
-    class Recorded(PairBatches):
+    class Recorded(RowBatches):
         def rows(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
             calls.append(int(numbers.max()) // (BATCH_SIZE * MOST_TOGETHER))
             return super().rows(numbers)

@@ -17,7 +17,7 @@ import pytest
 from pair_corpora import MemorySplit, Specials, random_documents
 
 from bertjax.config import DataConfig
-from bertjax.input.batches import PairBatches
+from bertjax.input.batches import RowBatches
 
 RECORD = Path(__file__).with_name("batches.golden.json")
 BATCH_SIZE, STEPS, SEED = 16, 12, 7
@@ -56,7 +56,7 @@ def digests(name: str) -> dict[str, str]:
     """Digest each array of some batches in four epochs: key -> SHA-256 over dtype, shape and bytes."""
     split = MemorySplit(random_documents(60, seed=3, sentences=9, tokens=14))
     objectives = OBJECTIVES.get(name, ("mlm", "nsp"))
-    batches = PairBatches(split, Specials(), STREAMS[name], SEED, objectives=objectives)
+    batches = RowBatches(split, Specials(), STREAMS[name], SEED, objectives=objectives)
     epoch_steps = -(-batches.rows_per_epoch // BATCH_SIZE)
     hashes: dict[str, Any] = defaultdict(hashlib.sha256)
     for epoch in range(4):

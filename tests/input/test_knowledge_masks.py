@@ -9,7 +9,7 @@ import pytest
 from pair_corpora import MemorySplit, Specials
 
 from bertjax.config import DataConfig
-from bertjax.input.batches import PairBatches
+from bertjax.input.batches import RowBatches
 from bertjax.input.masking.rule import MaskRule, mask_tokens
 from bertjax.input.randomness import hash64
 
@@ -60,7 +60,7 @@ def test_long_units_are_masked_at_the_configured_share(packing: str) -> None:
 def test_whole_entities_or_phrases_are_masked(masking: str, size: int, count: str, packing: str) -> None:
     """Token n of the split has the id 5 + n, which determines its unit. If a row cuts a unit, its part is a unit."""
     data = replace(DATA, masking=masking, mask_count=count, packing=packing, pairs_per_row=3)
-    batch = PairBatches(SPLIT, replace(SPECIALS, vocab_size=20_000), data, 0).batch(0, 128)
+    batch = RowBatches(SPLIT, replace(SPECIALS, vocab_size=20_000), data, 0).batch(0, 128)
     used, ids = batch["mlm_weights"] > 0, batch["input_ids"].copy()
     rows, slots = np.nonzero(used)
     is_hidden = np.zeros(ids.shape, bool)
@@ -75,8 +75,8 @@ def test_whole_entities_or_phrases_are_masked(masking: str, size: int, count: st
 
 def test_masking_of_unmarked_units_is_refused() -> None:
     with pytest.raises(ValueError, match=r"data\.masking='phrases' without data\.units: .* set data\.units to spans:"):
-        PairBatches(SPLIT, SPECIALS, replace(DATA, masking="phrases", units=""), 0)
+        RowBatches(SPLIT, SPECIALS, replace(DATA, masking="phrases", units=""), 0)
     with pytest.raises(
         ValueError, match=r"data\.masking='entities': the token store marks no units of this kind; .* data\.units"
     ):
-        PairBatches(MemorySplit([[100] * 5] * 30), SPECIALS, DATA, 0)
+        RowBatches(MemorySplit([[100] * 5] * 30), SPECIALS, DATA, 0)

@@ -9,7 +9,7 @@ import pytest
 from pair_corpora import MemorySplit, Specials, random_documents
 
 from bertjax.config import DataConfig
-from bertjax.input.batches import PairBatches
+from bertjax.input.batches import RowBatches
 from bertjax.input.layout import BERT, Template, lay_out
 
 SPECIALS = Specials()
@@ -37,7 +37,7 @@ def test_lay_out_pairs_by_hand() -> None:
 @pytest.mark.parametrize("objectives", [("mlm", "nsp"), ("mlm", "sop")], ids=" ".join)
 def test_batches_with_another_template_are_well_formed(packing: str, objectives: tuple[str, ...]) -> None:
     data = replace(DATA, packing=packing)
-    batches = PairBatches(SPLIT, SPECIALS, data, 0, objectives=objectives, template=ROBERTA)
+    batches = RowBatches(SPLIT, SPECIALS, data, 0, objectives=objectives, template=ROBERTA)
     batch = batches.batch(0, 60)
     assert {key: (values.shape, values.dtype.type) for key, values in batch.items()} == batches.spec(60)
     full = 0
@@ -56,5 +56,5 @@ def test_batches_with_another_template_are_well_formed(packing: str, objectives:
 @pytest.mark.parametrize("rows", ["full_sentences", "doc_sentences"])
 def test_running_text_does_not_depend_on_the_template(rows: str) -> None:
     data = replace(DATA, rows=rows)
-    one, other = (PairBatches(SPLIT, SPECIALS, data, 0, template=template).batch(0, 20) for template in (BERT, ROBERTA))
+    one, other = (RowBatches(SPLIT, SPECIALS, data, 0, template=template).batch(0, 20) for template in (BERT, ROBERTA))
     assert all((one[key] == other[key]).all() for key in one)

@@ -12,7 +12,7 @@ from pair_corpora import MemorySplit, Specials, random_documents
 from scipy import stats
 
 from bertjax.config import DataConfig
-from bertjax.input.batches import PairBatches
+from bertjax.input.batches import RowBatches
 from bertjax.input.layout import lay_out
 from bertjax.input.masking.counts import COUNTS
 from bertjax.input.masking.options import REPLACED_BY
@@ -109,7 +109,7 @@ def test_every_masked_token_has_a_prediction(
         keep_share=0,
         random_share=0,
     )
-    batches = PairBatches(SPLIT, SPECIALS, data, seed)
+    batches = RowBatches(SPLIT, SPECIALS, data, seed)
     batch = batches.batch(0, 30)
     shapes = {key: (values.shape, values.dtype.type) for key, values in batch.items()}
     assert shapes == batches.spec(30)
@@ -207,7 +207,7 @@ def test_special_tokens_are_masked_if_requested(options: dict) -> None:
     plain = DataConfig(sequence_length=64, max_predictions=40, mask_probability=0.5, **options)
     labels = {}
     for data in (plain, replace(plain, mask_special=True)):
-        batch = PairBatches(SPLIT, SPECIALS, data, 0).batch(0, 200)
+        batch = RowBatches(SPLIT, SPECIALS, data, 0).batch(0, 200)
         used = batch["mlm_weights"] > 0
         labels[data.mask_special] = np.isin(batch["mlm_labels"][used], [SPECIALS.cls_id, SPECIALS.sep_id]).mean()
         at_first = used & (batch["mlm_positions"] == 0)

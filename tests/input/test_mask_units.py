@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pair_corpora import MemorySplit, Specials, random_documents
 
 from bertjax.config import DataConfig
-from bertjax.input.batches import PairBatches
+from bertjax.input.batches import RowBatches
 from bertjax.input.layout import lay_out
 from bertjax.input.made_up_text import made_up_batches
 from bertjax.input.masking.rule import MaskRule, mask_tokens
@@ -164,7 +164,7 @@ def test_masks_of_every_unit_are_well_formed(
         random_share=0,
         **KINDS[name],
     )
-    batch = PairBatches(SPLIT, SPECIALS, data, seed).batch(0, 20)
+    batch = RowBatches(SPLIT, SPECIALS, data, seed).batch(0, 20)
     used, positions = batch["mlm_weights"] > 0, batch["mlm_positions"]
     assert (np.diff(used.astype(int), axis=1) <= 0).all(), "used slots first"
     assert (np.diff(positions, axis=1)[used[:, 1:]] > 0).all()
@@ -193,7 +193,7 @@ def test_units_masking_uses_the_units_of_the_store() -> None:
     split = SplitWithUnits(random_documents(40, seed=1, sentences=4, tokens=30), all_different=True)
     data = DataConfig(masking="units", sequence_length=64, max_predictions=12)
     specials = replace(SPECIALS, vocab_size=10**6)
-    batch = PairBatches(split, specials, data, 0).batch(0, 64)
+    batch = RowBatches(split, specials, data, 0).batch(0, 64)
     used = batch["mlm_weights"] > 0
     inside = 0
     for line, is_used in zip(batch["mlm_labels"], used, strict=True):
@@ -202,7 +202,7 @@ def test_units_masking_uses_the_units_of_the_store() -> None:
         inside += sum(n == 4 for n in units.values())
     assert inside > 64, "most units are whole, except at a segment's edges"
     with pytest.raises(ValueError, match=r"data\.masking='units': the token store marks no units of this kind"):
-        PairBatches(SPLIT, SPECIALS, data, 0)
+        RowBatches(SPLIT, SPECIALS, data, 0)
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -237,7 +237,7 @@ def test_masks_do_not_depend_on_the_batch(name: str) -> None:
 )
 def test_invalid_masking_options_are_refused(changes: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        PairBatches(SPLIT, SPECIALS, DataConfig(**changes), 0)
+        RowBatches(SPLIT, SPECIALS, DataConfig(**changes), 0)
 
 
 def test_made_up_text_supports_masking_of_units() -> None:

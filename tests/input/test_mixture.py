@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pair_corpora import MemorySplit, Specials, random_documents
 
 from bertjax.config import Config, DataConfig, StageConfig, load_recipe, validate
-from bertjax.input.batches import PairBatches
+from bertjax.input.batches import RowBatches
 from bertjax.input.epochs import Epochs
 from bertjax.input.evaluation_sets import evaluation_sets
 from bertjax.input.plan import build_plan
@@ -174,8 +174,8 @@ def test_sentences_are_used_once_per_reading() -> None:
 @pytest.mark.parametrize("packing", ["none", "pairs"])
 def test_mixture_batches_do_not_depend_on_host_or_history(packing: str) -> None:
     data = replace(DATA, weights=(3.0, 1.0), packing=packing)
-    batches = PairBatches(make_split(12, 40), Specials(), data, 0)
-    again = PairBatches(make_split(12, 40), Specials(), data, 0)
+    batches = RowBatches(make_split(12, 40), Specials(), data, 0)
+    again = RowBatches(make_split(12, 40), Specials(), data, 0)
     for step in (0, 7, 40):
         whole = batches.batch(step, 8)
         half = again.batch(step, 8, slice(4, 8))
@@ -185,7 +185,7 @@ def test_mixture_batches_do_not_depend_on_host_or_history(packing: str) -> None:
 def test_mixture_of_one_document_is_refused() -> None:
     split = make_split(1, 5)
     with pytest.raises(ValueError, match=r"data.weights=\(1.0, 0.0\).*fewer than 2 documents"):
-        PairBatches(split, Specials(), replace(DATA, weights=(1.0, 0.0)), 0)
+        RowBatches(split, Specials(), replace(DATA, weights=(1.0, 0.0)), 0)
 
 
 def test_small_sources_share_a_held_out_set() -> None:

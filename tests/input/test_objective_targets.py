@@ -14,8 +14,8 @@ from scipy import stats
 
 import bertjax.input.targets
 from bertjax.config import DataConfig
-from bertjax.input.batches import PairBatches, batch_spec
-from bertjax.input.packing import BatchKey
+from bertjax.input.batches import RowBatches, batch_spec
+from bertjax.input.packing import BatchArray
 from bertjax.input.plan import build_plan
 from bertjax.input.targets import registry
 from bertjax.input.targets.target import Pairing, Target
@@ -89,7 +89,7 @@ def segments(batch: dict[str, np.ndarray], row: int) -> tuple[list[int], list[in
 
 
 def test_sentence_order_swaps_half_of_the_pairs() -> None:
-    batches = PairBatches(SPLIT, SPECIALS, DATA, 3, objectives=("mlm", "sop"))
+    batches = RowBatches(SPLIT, SPECIALS, DATA, 3, objectives=("mlm", "sop"))
     rows = batches.rows(np.arange(2 * batches.rows_per_epoch))
     edges = SPLIT.sentence_offsets[SPLIT.document_offsets]
     kinds = []
@@ -106,13 +106,13 @@ def test_sentence_order_swaps_half_of_the_pairs() -> None:
     assert stats.binomtest(exchanged, in_order + exchanged).pvalue > 0.01
     assert 0 < kinds.count("random") < 0.3 * len(kinds)
     assert (rows["pair_weights"] == 1).all()
-    again = PairBatches(SPLIT, SPECIALS, DATA, 3, objectives=("sop", "mlm")).rows(np.arange(40))
+    again = RowBatches(SPLIT, SPECIALS, DATA, 3, objectives=("sop", "mlm")).rows(np.arange(40))
     assert all((again[key] == rows[key][:40]).all() for key in rows)
 
 
 def test_packing_does_not_change_sentence_order_pairs() -> None:
     packed_data = replace(DATA, packing="pairs", pairs_per_row=4, sequence_length=64)
-    plain, packed = (PairBatches(SPLIT, SPECIALS, data, 3, objectives=("mlm", "sop")) for data in (DATA, packed_data))
+    plain, packed = (RowBatches(SPLIT, SPECIALS, data, 3, objectives=("mlm", "sop")) for data in (DATA, packed_data))
     alone = plain.rows(np.arange(plain.rows_per_epoch))
     together = packed.rows(np.arange(packed.rows_per_epoch))
     pairs = {
@@ -143,13 +143,13 @@ def test_packing_does_not_change_sentence_order_pairs() -> None:
 @pytest.mark.parametrize("packing", ["none", "pairs"])
 def test_batch_has_the_arrays_of_its_objectives(objectives: tuple[str, ...], keys: list[str], packing: str) -> None:
     data = replace(DATA, packing=packing)
-    batches = PairBatches(SPLIT, SPECIALS, data, 0, objectives=objectives)
+    batches = RowBatches(SPLIT, SPECIALS, data, 0, objectives=objectives)
     batch = batches.batch(0, 12)
     assert list(batch) == keys
     shapes = {key: (values.shape, values.dtype.type) for key, values in batch.items()}
     assert shapes == batches.spec(12) == batch_spec(data, 12, objectives)
     assert {key: shape for key, (shape, _) in shapes.items() if key in ENCODER} == dict.fromkeys(ENCODER, (12, 64))
-    everything = PairBatches(SPLIT, SPECIALS, replace(data), 0).batch(0, 12)
+    everything = RowBatches(SPLIT, SPECIALS, replace(data), 0).batch(0, 12)
     if "sop" not in objectives:
         assert all((batch[key] == everything[key]).all() for key in keys if "mlm" in objectives or key != "input_ids")
 
@@ -165,7 +165,7 @@ def test_batch_has_the_arrays_of_its_objectives(objectives: tuple[str, ...], key
 )
 def test_invalid_objectives_are_refused(objectives: tuple[str, ...], message: str) -> None:
     for make in (
-        lambda: PairBatches(SPLIT, SPECIALS, DATA, 0, objectives=objectives),
+        lambda: RowBatches(SPLIT, SPECIALS, DATA, 0, objectives=objectives),
         lambda: batch_spec(DATA, 4, objectives),
     ):
         with pytest.raises(ValueError, match=message):
@@ -185,7 +185,7 @@ MADE_UP = '''
 
     import numpy as np
 
-    from bertjax.input.packing import BatchKey
+    from bertjax.input.packing import BatchArray
 
 
     class Lengths:
@@ -195,10 +195,10 @@ MADE_UP = '''
         def keys(self, data):
             slots = 3 * data.pair_slots
             return {
-                "made_up_lengths": BatchKey("sequence", data.pair_slots, np.float32),
-                "made_up_even": BatchKey("token", data.sequence_length, np.int32, filler=-1),
-                "made_up_places": BatchKey("prediction", slots, np.int32, "made_up_weights", is_position=True),
-                "made_up_weights": BatchKey("prediction", slots, np.float32, "made_up_weights"),
+                "made_up_lengths": BatchArray("sequence", data.pair_slots, np.float32),
+                "made_up_even": BatchArray("token", data.sequence_length, np.int32, filler=-1),
+                "made_up_places": BatchArray("prediction", slots, np.int32, "made_up_weights", is_position=True),
+                "made_up_weights": BatchArray("prediction", slots, np.float32, "made_up_weights"),
             }
 
         def prepare(self, data, vocabulary, split):
@@ -226,10 +226,10 @@ def test_objective_can_be_added_by_a_file_and_a_line(tmp_path: Path, monkeypatch
     target = importlib.import_module("bertjax.input.targets.made_up").TARGET
     monkeypatch.setitem(registry.TARGETS, "made_up", target)
     data = replace(DATA, packing=packing)
-    batches = PairBatches(SPLIT, SPECIALS, data, 0, objectives=("made_up", "mlm", "nsp"))
+    batches = RowBatches(SPLIT, SPECIALS, data, 0, objectives=("made_up", "mlm", "nsp"))
     batch = batches.batch(1, 20)
     assert {key: (values.shape, values.dtype.type) for key, values in batch.items()} == batches.spec(20)
-    usual = PairBatches(SPLIT, SPECIALS, data, 0).batch(1, 20)
+    usual = RowBatches(SPLIT, SPECIALS, data, 0).batch(1, 20)
     assert all((batch[key] == usual[key]).all() for key in usual)
     inside = batch["sequence_ids"] > 0
     assert (batch["made_up_even"] == np.where(inside, batch["input_ids"] % 2 == 0, -1)).all()
@@ -249,7 +249,7 @@ class Ranks(Target):
         self._arrays = arrays
 
     def keys(self, data):
-        return {"ranks": BatchKey("prediction", 10, np.float32, "mlm_weights")}
+        return {"ranks": BatchArray("prediction", 10, np.float32, "mlm_weights")}
 
     def prepare(self, data, vocabulary, split):
         return lambda rows: {name: make(rows.arrays["mlm_weights"]) for name, make in self._arrays.items()}
@@ -265,11 +265,11 @@ class Ranks(Target):
 )
 def test_target_that_differs_from_its_keys_is_refused(monkeypatch, arrays: dict, message: str) -> None:
     monkeypatch.setitem(registry.TARGETS, "ranks", Ranks(ranks=np.copy))
-    batch = PairBatches(SPLIT, SPECIALS, DATA, 0, objectives=("mlm", "ranks")).batch(0, 4)
+    batch = RowBatches(SPLIT, SPECIALS, DATA, 0, objectives=("mlm", "ranks")).batch(0, 4)
     assert (batch["ranks"] == batch["mlm_weights"]).all()
     monkeypatch.setitem(registry.TARGETS, "ranks", Ranks(**arrays))
     with pytest.raises(ValueError, match=message):
-        PairBatches(SPLIT, SPECIALS, DATA, 0, objectives=("mlm", "ranks")).batch(0, 4)
+        RowBatches(SPLIT, SPECIALS, DATA, 0, objectives=("mlm", "ranks")).batch(0, 4)
 
 
 def test_objectives_with_equal_keys_are_refused(monkeypatch) -> None:

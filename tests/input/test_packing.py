@@ -14,7 +14,7 @@ from pair_corpora import MemorySplit, Specials, random_documents
 
 from bertjax.config import DataConfig
 from bertjax.input import epochs, packing
-from bertjax.input.batches import PairBatches
+from bertjax.input.batches import RowBatches
 from bertjax.input.packing import Packing, pack
 from bertjax.input.targets import mlm
 
@@ -24,8 +24,8 @@ PLAIN = DataConfig(sequence_length=64, max_predictions=10)
 PACKED = replace(PLAIN, packing="pairs", pairs_per_row=5)
 
 
-def batches(data: DataConfig, seed: int = 0) -> PairBatches:
-    return PairBatches(MemorySplit(random_documents(60, seed=2, sentences=4, tokens=9)), SPECIALS, data, seed)
+def batches(data: DataConfig, seed: int = 0) -> RowBatches:
+    return RowBatches(MemorySplit(random_documents(60, seed=2, sentences=4, tokens=9)), SPECIALS, data, seed)
 
 
 @settings(max_examples=100, derandomize=True)
@@ -109,7 +109,7 @@ def test_table_width_does_not_change_rows(rows: str, monkeypatch: pytest.MonkeyP
     draw = np.random.default_rng(0)
     split = MemorySplit([[int(n) for n in draw.integers(1, 40, k)] for k in draw.geometric(0.08, 300)])
     data = DataConfig(sequence_length=1024, rows=rows, packing="pairs", max_predictions=160, mask_count="random_round")
-    batches = PairBatches(split, Specials(), data, 0, objectives=objectives)
+    batches = RowBatches(split, Specials(), data, 0, objectives=objectives)
     expected = batches.batch(0, 12)
     pairs = batches.pairs(np.arange(12))
     widths = packing.table_widths(split.sentence_offsets, pairs.first, pairs.count, 1024)
@@ -150,5 +150,5 @@ def test_unused_slots_are_empty_and_predictions_ascend() -> None:
 @pytest.mark.parametrize("rows", ["crops", "pieces", "documents", "doc_sentences", "full_sentences"])
 def test_packed_rows_of_one_token_texts_have_room_for_masks(rows: RowsOf) -> None:
     data = DataConfig(sequence_length=24, pairs_per_row=8, rows=rows, packing="pairs")
-    batch = PairBatches(MemorySplit([[1]] * 40), SPECIALS, data, 0, objectives=("mlm",)).batch(0, 2)
+    batch = RowBatches(MemorySplit([[1]] * 40), SPECIALS, data, 0, objectives=("mlm",)).batch(0, 2)
     assert batch["mlm_weights"].sum(axis=1).max() == 8

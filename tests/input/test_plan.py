@@ -17,7 +17,7 @@ from scipy import stats
 
 import bertjax.input.plan as plan_module
 from bertjax.config import DataConfig
-from bertjax.input.batches import PairBatches
+from bertjax.input.batches import RowBatches
 from bertjax.input.epochs import PlanCache
 from bertjax.input.plan import EpochPlan, build_plan
 
@@ -180,7 +180,7 @@ def totals(first: list[int], second: list[int], is_random: list[bool]) -> list[f
 
 def our_totals(documents: list[list[int]]) -> np.ndarray:
     """Features of whole plans, [EPOCHS, features]."""
-    batches = PairBatches(MemorySplit(documents), Specials(), DataConfig(sequence_length=LENGTH), seed=5)
+    batches = RowBatches(MemorySplit(documents), Specials(), DataConfig(sequence_length=LENGTH), seed=5)
     features = []
     for epoch in range(EPOCHS):
         batches._epochs.rows = 10**9  # so that an epoch is exactly its plan
@@ -229,7 +229,7 @@ def test_plan_cache_builds_each_plan_once() -> None:
         return EpochPlan(*(np.zeros(epoch, np.int32) for _ in range(5)))  # as many pairs as the epoch's number
 
     cache = PlanCache()
-    cache.prepare(3, build)
+    cache.plan_ahead(3, build)
     threads = [threading.Thread(target=cache.get, args=(epoch, build)) for epoch in (3, 4) * 8]
     for thread in threads:
         thread.start()
@@ -251,6 +251,6 @@ def test_plan_cache_raises_errors_of_the_build(in_background: bool) -> None:
 
     cache = PlanCache()
     if in_background:
-        cache.prepare(7, build)
+        cache.plan_ahead(7, build)
     with pytest.raises(ValueError, match="damaged at 7"):
         cache.get(7, build)

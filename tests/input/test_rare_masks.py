@@ -11,7 +11,7 @@ import pytest
 from pair_corpora import MemorySplit, Specials, random_documents
 
 from bertjax.config import DataConfig
-from bertjax.input.batches import PairBatches
+from bertjax.input.batches import RowBatches
 from bertjax.input.masking.options import check_masking
 from bertjax.input.masking.rule import MaskRule, draw_by_weight, token_weights
 from bertjax.input.randomness import derive_key, hash64
@@ -57,7 +57,7 @@ def test_token_weights_follow_the_counts() -> None:
 
 def test_weighted_masks_do_not_depend_on_batch_or_packing() -> None:
     def sequences(data: DataConfig) -> list[tuple]:
-        batches = PairBatches(SPLIT, VOCABULARY, data, seed=3, objectives=("mlm",))
+        batches = RowBatches(SPLIT, VOCABULARY, data, seed=3, objectives=("mlm",))
         rows = batches.rows(np.arange(batches.rows_per_epoch))
         alone = [batches.rows(np.array([row])) for row in range(batches.rows_per_epoch)]
         for key, array in rows.items():

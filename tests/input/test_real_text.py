@@ -20,7 +20,7 @@ from scipy import stats
 from stored_documents import write_store
 
 from bertjax.config import DataConfig
-from bertjax.input.batches import PairBatches
+from bertjax.input.batches import RowBatches
 from bertjax.text.sentences import split_sentences
 from bertjax.text.store.format import SplitView, TokenStore
 from bertjax.tokenization.tokenizer import TextRules
@@ -62,7 +62,7 @@ def split(real_data: Path, tokenizer: WordPiece, tmp_path_factory: pytest.TempPa
 
 def our_passes(split: SplitView, tokenizer: WordPiece, data: DataConfig) -> Iterator[Batch]:
     """All pairs of each epoch as rows."""
-    batches = PairBatches(split, tokenizer, data, seed=3)
+    batches = RowBatches(split, tokenizer, data, seed=3)
     batches._epochs.rows = 10**9  # so that an epoch is exactly its plan
     for epoch in range(PASSES):
         yield batches.rows(epoch * 10**9 + np.arange(len(batches._epochs.get(epoch))))
@@ -195,7 +195,7 @@ def test_packed_rows_of_512_tokens_are_nearly_full(split: SplitView, tokenizer: 
     data = DataConfig(sequence_length=512, max_predictions=77)
     fill = []
     for packing in ("none", "pairs"):
-        batches = PairBatches(split, tokenizer, replace(data, packing=packing), seed=3)
+        batches = RowBatches(split, tokenizer, replace(data, packing=packing), seed=3)
         rows = batches.rows(np.arange(batches.rows_per_epoch))
         fill.append((rows["sequence_ids"] > 0).mean())
     assert fill[0] < 0.6 and fill[1] > 0.97

@@ -20,7 +20,7 @@ from tiers import long_unless
 
 from bertjax.config import Config, DataConfig, load_recipe
 from bertjax.families.registry import get_family
-from bertjax.input.batches import PairBatches
+from bertjax.input.batches import RowBatches
 
 TEXT_IDS, SIGMAS = 200, 4.5
 # The text has only ids below 200, so that half of the vocabulary's random tokens are not in the text.
@@ -386,7 +386,7 @@ def masked_rows(name: str, count: int, **left_out: Any) -> Masked:
     def make_rows(**changes: Any) -> dict[str, np.ndarray]:
         objectives, template = config.training.objectives, get_family(config.model.family).template
         data_config = replace(data, **changes)
-        batches = PairBatches(SPLIT, SPECIALS, data_config, 1, objectives=objectives, template=template)
+        batches = RowBatches(SPLIT, SPECIALS, data_config, 1, objectives=objectives, template=template)
         return batches.rows(np.arange(count))
 
     batch, plain = make_rows(**left_out), make_rows(keep_share=1.0, random_share=0.0)
@@ -422,7 +422,7 @@ def test_missing_rule_is_detected(name: str, left_out: dict[str, Any], rule: str
 def broken_order(objectives: tuple[str, ...], count: int) -> list[str]:
     """The rules of ALBERT's sentence pairs that pairs of these objectives violate."""
     _, data = load_case("albert")
-    pairs = PairBatches(SPLIT, SPECIALS, data, 1, objectives=objectives).pairs(np.arange(count))
+    pairs = RowBatches(SPLIT, SPECIALS, data, 1, objectives=objectives).pairs(np.arange(count))
     a, b = pairs.first.T
     homes = np.searchsorted(SPLIT.document_offsets, pairs.first, side="right")
     is_random = homes[:, 0] != homes[:, 1]

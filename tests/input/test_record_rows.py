@@ -9,7 +9,7 @@ import pytest
 from pair_corpora import FIRST_TOKEN, MemorySplit, Specials
 
 from bertjax.config import DataConfig
-from bertjax.input.batches import PairBatches
+from bertjax.input.batches import RowBatches
 from bertjax.input.plan import every_document
 from bertjax.input.record_rows import build_crop_plan
 
@@ -20,7 +20,7 @@ RECORDS = [[7], [25], [3, 4], [10], [1], [40, 2]]  # sentences do not matter
 
 def make_sequences(data: DataConfig, epoch: int, seed: int = 0, rows: slice = slice(None)) -> list[list[int]]:
     """The ids of each sequence of an epoch before masking, without special tokens; token n is FIRST_TOKEN + n."""
-    batches = PairBatches(MemorySplit(RECORDS, all_different=True), SPECIALS, data, seed, objectives=("mlm",))
+    batches = RowBatches(MemorySplit(RECORDS, all_different=True), SPECIALS, data, seed, objectives=("mlm",))
     count = batches.rows_per_epoch
     batch = batches.rows((epoch * count + np.arange(count))[rows])
     row, slot = np.nonzero(batch["mlm_weights"])

@@ -13,7 +13,7 @@ from pair_corpora import FIRST_TOKEN, MemorySplit, Specials, random_documents
 
 from bertjax.config import DataConfig
 from bertjax.input import sentence_rows
-from bertjax.input.batches import PairBatches
+from bertjax.input.batches import RowBatches
 from bertjax.input.layout import BERT
 from bertjax.input.sentence_rows import notes_on_cuts
 
@@ -25,7 +25,7 @@ DATA = DataConfig(sequence_length=24, max_predictions=4, mask_probability=0.0, r
 def make_epoch(documents: list[list[int]], data: DataConfig, epoch: int = 0) -> dict[str, np.ndarray]:
     """All rows of an epoch's plan before masking; token n of the split is FIRST_TOKEN + n."""
     split = MemorySplit(documents, all_different=True)
-    batches = PairBatches(split, replace(SPECIALS, vocab_size=10**6), data, seed=0)
+    batches = RowBatches(split, replace(SPECIALS, vocab_size=10**6), data, seed=0)
     batches._epochs.rows = 10**9
     batch = batches.rows(epoch * 10**9 + np.arange(len(batches._epochs.get(epoch))))
     row, slot = np.nonzero(batch["mlm_weights"])
@@ -155,7 +155,7 @@ def test_full_sentences_fill_rows() -> None:
 def test_running_text_does_not_depend_on_host_or_history(rows: str, packing: str) -> None:
     data = DataConfig(sequence_length=48, max_predictions=8, rows=rows, packing=packing)
     split = MemorySplit(random_documents(40, seed=2, sentences=6, tokens=9))
-    batches, again = (PairBatches(split, SPECIALS, data, 0) for _ in range(2))
+    batches, again = (RowBatches(split, SPECIALS, data, 0) for _ in range(2))
     assert {key: (v.shape, v.dtype.type) for key, v in batches.batch(0, 8).items()} == batches.spec(8)
     for step in (0, 5, 60):
         whole, half = batches.batch(step, 8), again.batch(step, 8, slice(4, 8))
@@ -164,9 +164,7 @@ def test_running_text_does_not_depend_on_host_or_history(rows: str, packing: str
 
 def test_mask_count_is_a_share_of_all_tokens_in_the_row() -> None:
     data = DataConfig(sequence_length=64, max_predictions=20, rows="full_sentences")
-    batch = PairBatches(MemorySplit(random_documents(60, seed=2, sentences=3, tokens=5)), SPECIALS, data, 0).batch(
-        0, 50
-    )
+    batch = RowBatches(MemorySplit(random_documents(60, seed=2, sentences=3, tokens=5)), SPECIALS, data, 0).batch(0, 50)
     used = batch["sequence_ids"].sum(axis=1)
     assert batch["mlm_weights"].sum(axis=1).tolist() == [round(n * 0.15) for n in used.tolist()]
     labels = batch["mlm_labels"][batch["mlm_weights"] > 0]

@@ -15,7 +15,7 @@ from pair_corpora import MemorySplit, random_documents
 from scipy import stats
 
 from bertjax.config import DataConfig, load_recipe
-from bertjax.input.batches import PairBatches
+from bertjax.input.batches import RowBatches
 from bertjax.input.masking.similar import ReplacedBySimilar, SimilarTable
 from bertjax.input.training_data import open_training_data
 from bertjax.storage.progress import no_progress
@@ -71,9 +71,9 @@ def close(count: int, total: int, share: float) -> bool:
 def broken(data: DataConfig, rows: int) -> list[str]:
     """The names of the rules that the masks of some rows violate."""
     every = np.arange(rows)
-    batch = PairBatches(SPLIT, WORDPIECE, data, 1, objectives=("mlm", "sop")).rows(every)
+    batch = RowBatches(SPLIT, WORDPIECE, data, 1, objectives=("mlm", "sop")).rows(every)
     unmasked = replace(data, keep_share=1.0, random_share=0.0)
-    texts = PairBatches(SPLIT, WORDPIECE, unmasked, 1, objectives=("mlm", "sop")).rows(every)["input_ids"]
+    texts = RowBatches(SPLIT, WORDPIECE, unmasked, 1, objectives=("mlm", "sop")).rows(every)["input_ids"]
     rng, violations = random.Random(5), set()
     runs = {"ours": np.zeros(60), "reference": np.zeros(60)}
     kinds: dict[bool, list[str]] = {True: [], False: []}  # whether the table has the word
@@ -178,8 +178,8 @@ def test_missing_rule_in_the_code_is_detected(recipe: DataConfig, monkeypatch: p
 
 def test_rows_do_not_depend_on_order_of_table_or_batch(recipe: DataConfig, tmp_path: Path) -> None:
     backwards = write_table(tmp_path / "other.tsv", dict(reversed(SIMILAR.items())))
-    batches = PairBatches(SPLIT, WORDPIECE, recipe, 4, objectives=("mlm", "sop"))
-    other = PairBatches(SPLIT, WORDPIECE, replace(recipe, similar_words=backwards), 4, objectives=("mlm", "sop"))
+    batches = RowBatches(SPLIT, WORDPIECE, recipe, 4, objectives=("mlm", "sop"))
+    other = RowBatches(SPLIT, WORDPIECE, replace(recipe, similar_words=backwards), 4, objectives=("mlm", "sop"))
     every, some = batches.rows(np.arange(40)), other.rows(np.array([31, 3, 17]))
     assert all((some[key] == every[key][[31, 3, 17]]).all() for key in every)
 
@@ -215,7 +215,7 @@ def test_bad_table_is_refused(content: bytes | None, message: str, recipe: DataC
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(ValueError, match=rf"data\.similar_words='.*bad\.tsv'.*{message}"):
-        PairBatches(SPLIT, WORDPIECE, replace(recipe, similar_words=str(path)), 0, objectives=("mlm", "sop"))
+        RowBatches(SPLIT, WORDPIECE, replace(recipe, similar_words=str(path)), 0, objectives=("mlm", "sop"))
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_bad_table_is_refused(content: bytes | None, message: str, recipe: DataC
 )
 def test_invalid_options_are_refused(changes: dict, message: str, recipe: DataConfig) -> None:
     with pytest.raises(ValueError, match=message):
-        PairBatches(SPLIT, WORDPIECE, replace(recipe, **changes), 0, objectives=("mlm", "sop"))
+        RowBatches(SPLIT, WORDPIECE, replace(recipe, **changes), 0, objectives=("mlm", "sop"))
 
 
 def test_fingerprint_depends_on_the_table(recipe: DataConfig, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import reference_masks
 from pair_corpora import MemorySplit, Specials, random_documents
 
 from bertjax.config import DataConfig, load_recipe
-from bertjax.input.batches import PairBatches
+from bertjax.input.batches import RowBatches
 
 SPECIALS = Specials(vocab_size=2000)
 # The text has only ids below 1,000, so that the origin of random tokens can be checked.
@@ -27,9 +27,9 @@ def recipe() -> DataConfig:
 
 def broken(data: DataConfig, rows: int) -> list[str]:
     """The names of the rules that the masks of some rows violate."""
-    batches = PairBatches(SPLIT, SPECIALS, data, 1, objectives=("mlm",))
+    batches = RowBatches(SPLIT, SPECIALS, data, 1, objectives=("mlm",))
     batch = batches.rows(np.arange(rows))
-    plain = PairBatches(SPLIT, SPECIALS, replace(data, keep_share=1.0, random_share=0.0), 1, objectives=("mlm",))
+    plain = RowBatches(SPLIT, SPECIALS, replace(data, keep_share=1.0, random_share=0.0), 1, objectives=("mlm",))
     texts, rng, violations = plain.rows(np.arange(rows))["input_ids"], random.Random(5), set()
     run_counts = {"runs": np.zeros(LENGTHS + 1), "reference": np.zeros(LENGTHS + 1)}
     kinds: list[str] = []

@@ -19,7 +19,7 @@ from stored_documents import write_store
 
 from bertjax.config import DataConfig
 from bertjax.input import epochs
-from bertjax.input.batches import PairBatches
+from bertjax.input.batches import RowBatches
 from bertjax.input.feed import open_feed
 from bertjax.input.lanes import LaneBatches
 from bertjax.input.provenance import origins
@@ -54,19 +54,19 @@ def split(tmp_path_factory: pytest.TempPathFactory) -> SplitView:
 
 def make_batches(
     split: SplitView, data: DataConfig, folder: Path | None = None, seed: int = SEED, lane: Lane = WHOLE_BATCH
-) -> PairBatches:
+) -> RowBatches:
     objectives = ("mlm", "nsp") if data.rows == "pairs" else ("mlm",)
-    return PairBatches(split, TOKENIZER, data, seed, folder, objectives=objectives, window_tokens=WINDOW, lane=lane)
+    return RowBatches(split, TOKENIZER, data, seed, folder, objectives=objectives, window_tokens=WINDOW, lane=lane)
 
 
-def epoch_rows(batches: PairBatches, epoch: int) -> np.ndarray:
+def epoch_rows(batches: RowBatches, epoch: int) -> np.ndarray:
     """The row numbers of an epoch."""
     count = batches._epochs._windows.count
     rows = [batches._epochs.window_rows(window) for window in range(count * (epoch + 1))]
     return np.arange(sum(rows[:-count]), sum(rows)) if epoch else np.arange(sum(rows))
 
 
-def row_texts(batches: PairBatches, numbers: np.ndarray) -> list[list[int]]:
+def row_texts(batches: RowBatches, numbers: np.ndarray) -> list[list[int]]:
     """The text in each row, before masking; each token occurs once in the corpus."""
     batch = batches.rows(numbers)
     ids = batch["input_ids"].copy()
@@ -229,7 +229,7 @@ def test_lanes_read_the_text_once_for_any_host_count(split: SplitView, data: Dat
 
 @pytest.mark.parametrize("lanes", [1, 2])
 def test_released_batches_are_planned_again(split: SplitView, lanes: int) -> None:
-    def make(lane: Lane) -> PairBatches:
+    def make(lane: Lane) -> RowBatches:
         return make_batches(split, SENTENCES, lane=lane)
 
     batches = make(WHOLE_BATCH) if lanes == 1 else LaneBatches(make, lanes, BATCH)
@@ -245,7 +245,7 @@ def test_released_batches_are_planned_again(split: SplitView, lanes: int) -> Non
 def test_batches_are_freed_without_garbage_collection(split: SplitView, window_tokens: int) -> None:
     """A window takes a gigabyte; a reference cycle would keep an earlier stage's window in memory."""
     view = split.select(split.parts(10**6))
-    batches = PairBatches(view, TOKENIZER, SENTENCES, SEED, objectives=("mlm",), window_tokens=window_tokens)
+    batches = RowBatches(view, TOKENIZER, SENTENCES, SEED, objectives=("mlm",), window_tokens=window_tokens)
     ((_, text, _),) = batches.texts(np.arange(1))
     batches.rows(np.arange(1))
     window, whole = weakref.ref(text), weakref.ref(view)

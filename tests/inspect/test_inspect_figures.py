@@ -11,7 +11,7 @@ import pytest
 from stored_documents import write_store
 
 from bertjax.config import DataConfig
-from bertjax.input.batches import PairBatches
+from bertjax.input.batches import RowBatches
 from bertjax.input.layout import Template
 from bertjax.inspect.corpus_figures import Lengths, count_store, measure_lengths, measure_words
 from bertjax.inspect.row_figures import SAMPLE_ROWS, Piece, RowKind, join_pieces, measure_rows, readable_rows
@@ -163,7 +163,7 @@ def test_stretches_yield_chosen_documents_in_order(store, tokens):
 def test_row_figures_match_a_plain_loop(store):
     figures = measure_rows(store.split("train"), TOKENIZER, RowKind("", DATA, 5))
     for rows, packing in ((figures.single, "none"), (figures.packed, "pairs")):
-        batches = PairBatches(store.split("train"), TOKENIZER, replace(DATA, packing=packing), 5)
+        batches = RowBatches(store.split("train"), TOKENIZER, replace(DATA, packing=packing), 5)
         assert rows.per_epoch == rows.sampled == batches.rows_per_epoch < SAMPLE_ROWS
         batch = batches.rows(np.arange(rows.per_epoch))
         cells = [cell for row in batch["input_ids"].tolist() for cell in row]
@@ -181,7 +181,7 @@ def test_row_figures_match_a_plain_loop(store):
 @pytest.mark.parametrize("packing", ["none", "pairs"])
 def test_readable_rows_show_text_and_masked_tokens(store, packing):
     data = replace(DATA, packing=packing)
-    batches = PairBatches(store.split("train"), TOKENIZER, data, 3)
+    batches = RowBatches(store.split("train"), TOKENIZER, data, 3)
     batch = batches.rows(np.arange(4))
     pairs = readable_rows(store.split("train"), TOKENIZER, RowKind("", data, 3), 4)
     assert len(pairs) == np.count_nonzero(batch["pair_weights"])
@@ -214,7 +214,7 @@ def test_next_token_rows_have_nothing_masked(store):
 def test_sentence_order_pairs_match_the_run(store, packing):
     data, objectives = replace(DATA, packing=packing), ("mlm", "sop")
     split = store.split("train")
-    batch = PairBatches(split, TOKENIZER, data, 3, objectives=objectives).rows(np.arange(6))
+    batch = RowBatches(split, TOKENIZER, data, 3, objectives=objectives).rows(np.arange(6))
     kind = RowKind("", data, 3, objectives)
     pairs = readable_rows(split, TOKENIZER, kind, 6)
     labels = batch["pair_labels"][batch["pair_weights"] > 0]
@@ -222,7 +222,7 @@ def test_sentence_order_pairs_match_the_run(store, packing):
     shown = [p.token for pair in pairs for p in (*pair.a, *pair.b)]
     cells = [TOKENIZER.tokens[n] for row in batch["input_ids"] for n in row]
     assert shown == [token for token in cells if token not in ("[CLS]", "[SEP]", "[PAD]")]
-    whole = PairBatches(split, TOKENIZER, replace(DATA, packing="none"), 3, objectives=objectives)
+    whole = RowBatches(split, TOKENIZER, replace(DATA, packing="none"), 3, objectives=objectives)
     result = measure_rows(split, TOKENIZER, kind).single
     assert result.label_0 == pytest.approx((whole.rows(np.arange(result.per_epoch))["pair_labels"] == 0).mean())
 

@@ -25,8 +25,8 @@ import sys
 from pathlib import Path
 sys.path.append({!r})
 from held_up import hold
-from bertjax.input.batches import PairBatches
-hold(PairBatches, Path({!r}), 60)
+from bertjax.input.batches import RowBatches
+hold(RowBatches, Path({!r}), 60)
 """
 
 

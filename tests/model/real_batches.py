@@ -18,7 +18,7 @@ import numpy as np
 from stored_documents import write_store
 
 from bertjax.config import DataConfig
-from bertjax.input.batches import PairBatches
+from bertjax.input.batches import RowBatches
 from bertjax.text.sentences import split_sentences
 from bertjax.text.store.format import TokenStore
 from bertjax.tokenization.tokenizer import TextRules
@@ -60,9 +60,9 @@ def real_batch(tokenizer: WordPiece, rows: int) -> dict:
 
 
 @contextmanager
-def _batches(tokenizer: WordPiece, data: DataConfig) -> Iterator[PairBatches]:
+def _batches(tokenizer: WordPiece, data: DataConfig) -> Iterator[RowBatches]:
     encoded = [tokenizer.encode_sentences(document) for document in documents()]
     nonempty = [[ids.tolist() for ids in document if len(ids)] for document in encoded]
     with TemporaryDirectory() as folder:
         store = TokenStore.open(write_store(Path(folder) / "store", {"train": nonempty}, tokenizer))
-        yield PairBatches(store.split("train"), tokenizer, data, seed=0)
+        yield RowBatches(store.split("train"), tokenizer, data, seed=0)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bertjax.config import DataConfig
-from bertjax.input.batches import PairBatches
+from bertjax.input.batches import RowBatches
 from bertjax.input.windows import one_of_each_group
 from bertjax.text.groups import name_hash, read_groups
 from bertjax.text.prepare import prepare, reading_notes
@@ -66,7 +66,7 @@ def test_a_cluster_is_in_one_split(data):
 def test_an_epoch_reads_one_member_of_each_cluster(data):
     store = TokenStore.open(prepare(data))
     split, tokenizer = store.split("train"), store.tokenizer()
-    batches = PairBatches(split, tokenizer, replace(data, sampling="groups"), 0, objectives=("mlm",))
+    batches = RowBatches(split, tokenizer, replace(data, sampling="groups"), 0, objectives=("mlm",))
     clusters = len({*split.groups.tolist()})
     assert batches.rows_per_epoch == clusters
     epochs = []
@@ -78,7 +78,7 @@ def test_an_epoch_reads_one_member_of_each_cluster(data):
     assert len({*epochs}) == 6
     without = TokenStore.open(prepare(replace(data, groups=""))).split("train")
     with pytest.raises(ValueError, match="the token store has no groups; prepare it with"):
-        PairBatches(without, tokenizer, replace(data, sampling="groups"), 0, objectives=("mlm",))
+        RowBatches(without, tokenizer, replace(data, sampling="groups"), 0, objectives=("mlm",))
 
 
 def test_group_members_are_drawn_uniformly():

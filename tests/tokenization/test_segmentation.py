@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.config import DataConfig
-from bertjax.input.batches import PairBatches
+from bertjax.input.batches import RowBatches
 from bertjax.text.prepare import prepare
 from bertjax.text.store.format import TokenStore
 from bertjax.tokenization.segmentation import encode_words, load_segmenter
@@ -85,8 +85,8 @@ def test_real_chinese_is_masked_in_whole_words(real_data, tmp_path):
     assert np.mean([word == "".join(segment(word)) and len(list(segment(word))) == 1 for word in spelled]) > 0.95
     assert 0.2 < np.mean([len(word) > 1 for word in spelled]) < 0.8 and "中国" in spelled
 
-    batches = PairBatches(view, tokenizer, data, seed=1)
-    plain = PairBatches(view, tokenizer, DataConfig(**{**vars(data), "max_predictions": 1}), seed=1)
+    batches = RowBatches(view, tokenizer, data, seed=1)
+    plain = RowBatches(view, tokenizer, DataConfig(**{**vars(data), "max_predictions": 1}), seed=1)
     rows, text = batches.rows(np.arange(200)), plain.rows(np.arange(200))
     long_words = {word for word in spelled if len(word) > 1}
     hidden_parts = 0

@@ -9,7 +9,7 @@ from small_training import Training
 from bertjax.config import DataConfig, MeshConfig, ModelConfig, OptimizerConfig
 from bertjax.convert.huggingface.exporter import huggingface_config
 from bertjax.convert.huggingface.names import to_huggingface_tensors
-from bertjax.input.batches import PairBatches
+from bertjax.input.batches import RowBatches
 from bertjax.text.prepare import prepare
 from bertjax.text.store.format import TokenStore
 
@@ -26,7 +26,7 @@ def batches(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, list[dict[st
     data = DataConfig(**{**DATA.__dict__, "root": str(folder), "workers": 1})
     store = TokenStore.open(prepare(data, lambda *_: None))
     tokenizer = store.tokenizer()
-    pairs = PairBatches(store.split("train"), tokenizer, data, seed=0)
+    pairs = RowBatches(store.split("train"), tokenizer, data, seed=0)
     return tokenizer.vocab_size, [pairs.batch(number, ROWS) for number in range(STEPS)]
 
 

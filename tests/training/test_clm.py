@@ -16,7 +16,7 @@ from tiny_runs import SIX_STEPS, write_recipe
 import bertjax
 from bertjax.config import Config, DataConfig, ModelConfig, StageConfig, TrainingConfig
 from bertjax.families.networks import abstract_network, init_params
-from bertjax.input.batches import PairBatches
+from bertjax.input.batches import RowBatches
 from bertjax.model.network import bind
 from bertjax.run.averaging import average
 from bertjax.run.checks import preflight
@@ -37,7 +37,7 @@ DATA = DataConfig(sequence_length=32, rows="doc_sentences", packing="pairs", pai
 @pytest.fixture(scope="module")
 def batch() -> dict[str, np.ndarray]:
     split = MemorySplit(random_documents(60, seed=1, sentences=4, tokens=6), vocab_size=400)
-    return PairBatches(split, Specials(vocab_size=400), DATA, 0, objectives=("clm",)).batch(1, 8)
+    return RowBatches(split, Specials(vocab_size=400), DATA, 0, objectives=("clm",)).batch(1, 8)
 
 
 def next_tokens(batch: dict[str, np.ndarray]) -> dict[tuple[int, int], int]:

@@ -19,7 +19,7 @@ from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.huggingface.names import to_huggingface_tensors
 from bertjax.families.networks import abstract_network
 from bertjax.families.registry import FAMILIES, generator_config
-from bertjax.input.batches import PairBatches
+from bertjax.input.batches import RowBatches
 from bertjax.model.network import Params, bind
 from bertjax.model.shared_tables import own_words, with_own_words
 from bertjax.run.run_directory import extract_generator
@@ -73,7 +73,7 @@ def params() -> Params:
 
 @pytest.fixture(scope="module")
 def batch() -> dict[str, jax.Array]:
-    arrays = PairBatches(SPLIT, Specials(vocab_size=VOCABULARY), DATA, 5, objectives=NAMES).batch(0, 8)
+    arrays = RowBatches(SPLIT, Specials(vocab_size=VOCABULARY), DATA, 5, objectives=NAMES).batch(0, 8)
     return jax.tree.map(jnp.asarray, arrays)
 
 
@@ -202,7 +202,7 @@ def test_generator_is_half_as_deep_and_shares_only_words(params: Params) -> None
 
 @pytest.mark.long  # the suite has tied tables
 def test_step_is_equal_on_a_mesh_and_in_microbatches() -> None:
-    batches = PairBatches(SPLIT, Specials(vocab_size=VOCABULARY), DATA, 5, objectives=NAMES)
+    batches = RowBatches(SPLIT, Specials(vocab_size=VOCABULARY), DATA, 5, objectives=NAMES)
     heads = replace(MODEL, hidden_size=16, num_attention_heads=4, num_hidden_layers=2, generator_layers=1)
     settings = {"dropout_seed": 3, "objectives": OBJECTIVES, "packed": lambda batch: True}
     optimizer = OptimizerConfig(learning_rate=5e-3, warmup_steps=2)

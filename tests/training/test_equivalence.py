@@ -22,7 +22,7 @@ from test_step import IN_CHUNKS, LENGTH, LONG, MESHES, MODEL, PREDICTIONS, batch
 
 from bertjax.config import DataConfig, ExecutionConfig, MeshConfig, ModelConfig, OptimizerConfig
 from bertjax.families.networks import abstract_network
-from bertjax.input.batches import PairBatches
+from bertjax.input.batches import RowBatches
 from bertjax.model.network import bind
 from bertjax.text.prepare import prepare
 from bertjax.text.store.format import TokenStore
@@ -137,7 +137,7 @@ def test_bfloat16_loss_curve_follows_float32(tmp_path_factory: pytest.TempPathFa
     root = tmp_path_factory.mktemp("text")
     data = DataConfig(("docs:optax,flax",), root=str(root), workers=1, vocab_size=1000, sequence_length=48)
     store = TokenStore.open(prepare(data, lambda *_: None))
-    pairs = PairBatches(store.split("train"), store.tokenizer(), data, seed=0)
+    pairs = RowBatches(store.split("train"), store.tokenizer(), data, seed=0)
     text_batches = [pairs.batch(number, 16) for number in range(200)]
     model = ModelConfig(
         vocab_size=store.vocab_size,

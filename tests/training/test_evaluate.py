@@ -7,7 +7,7 @@ import pytest
 from pair_corpora import MemorySplit, Specials, random_documents
 
 from bertjax.config import DataConfig, MeshConfig, TrainingConfig
-from bertjax.input.batches import PairBatches
+from bertjax.input.batches import RowBatches
 from bertjax.parallel.mesh import make_mesh
 from bertjax.run.job import held_out_sets
 from bertjax.training.evaluate import HeldOut
@@ -43,7 +43,7 @@ def test_evaluation_runs_one_batch_ahead():
 @pytest.mark.parametrize(("batch_size", "grad_accum_steps"), [(8, 1), (8, 2), (16, 1), (16, 4), (64, 1), (64, 8)])
 def test_held_out_rows_do_not_depend_on_batch_size(batch_size, grad_accum_steps, devices):
     data = DataConfig(sequence_length=32, max_predictions=5)
-    seen = [PairBatches(MemorySplit(random_documents(12, seed=seed)), Specials(), data, seed) for seed in range(3)]
+    seen = [RowBatches(MemorySplit(random_documents(12, seed=seed)), Specials(), data, seed) for seed in range(3)]
     training = TrainingConfig(eval_rows=21, global_batch_size=batch_size, grad_accum_steps=grad_accum_steps)
     mesh = make_mesh(MeshConfig(data=devices), jax.devices()[:devices])
     names = ("eval", "eval/source_0", "eval/source_1")

@@ -13,7 +13,7 @@ from pair_corpora import MemorySplit, Specials, random_documents
 
 from bertjax.config import DataConfig, ModelConfig, load_recipe
 from bertjax.families.networks import abstract_network, init_params
-from bertjax.input.batches import PairBatches
+from bertjax.input.batches import RowBatches
 from bertjax.model.network import bind
 from bertjax.training.objectives import TEACHER, Forward, choose
 from bertjax.training.step import averages, batch_weights, objective_sums
@@ -35,9 +35,7 @@ TAUGHT = ("mlm", "distil_mlm", "distil_cosine", "distil_layers")
 PADDED = DataConfig(sequence_length=LENGTH, max_predictions=8, short_sequence_probability=0.5)
 
 
-def epoch_figures(
-    models: dict[str, ModelConfig], batches: PairBatches, objectives: tuple[str, ...]
-) -> dict[str, float]:
+def epoch_figures(models: dict[str, ModelConfig], batches: RowBatches, objectives: tuple[str, ...]) -> dict[str, float]:
     """The figures of a whole epoch as one batch."""
     networks = {
         name: (abstract_network(config)[0], jax.jit(init_params, static_argnums=0)(config, jax.random.key(seed)))
@@ -66,7 +64,7 @@ def test_student_losses_do_not_depend_on_packing() -> None:
 
     def of(packing: str) -> dict[str, float]:
         data = replace(PADDED, packing=packing)
-        batches = PairBatches(split, Specials(vocab_size=similar.SIZE), data, 5, objectives=TAUGHT)
+        batches = RowBatches(split, Specials(vocab_size=similar.SIZE), data, 5, objectives=TAUGHT)
         return epoch_figures(models, batches, TAUGHT)
 
     require_equal(of("none"), of("pairs"))
@@ -81,7 +79,7 @@ def test_macbert_losses_do_not_depend_on_packing(tmp_path: Path) -> None:
 
     def of(packing: str) -> dict[str, float]:
         data = replace(recipe, packing=packing, short_sequence_probability=0.5, **sizes)
-        batches = PairBatches(split, similar.WORDPIECE, data, 5, objectives=("mlm", "sop"))
+        batches = RowBatches(split, similar.WORDPIECE, data, 5, objectives=("mlm", "sop"))
         return epoch_figures({"model": replace(SMALL, family="macbert")}, batches, ("mlm", "sop"))
 
     require_equal(of("none"), of("pairs"))

@@ -16,7 +16,7 @@ from small_training import draw_params
 from bertjax.config import Config, DataConfig, ExecutionConfig, MeshConfig, ModelConfig, TrainingConfig
 from bertjax.families.networks import abstract_network
 from bertjax.families.registry import generator_config
-from bertjax.input.batches import PairBatches, batch_spec
+from bertjax.input.batches import RowBatches, batch_spec
 from bertjax.model.family_heads import sampled_tokens
 from bertjax.model.network import bind
 from bertjax.run.checks import preflight
@@ -50,8 +50,8 @@ NAMES = ("mlm", "rtd")
 OBJECTIVES = choose(NAMES)
 
 
-def make_batches(packing: str = "none") -> PairBatches:
-    return PairBatches(SPLIT, SPECIALS, replace(DATA, packing=packing), 5, objectives=NAMES)
+def make_batches(packing: str = "none") -> RowBatches:
+    return RowBatches(SPLIT, SPECIALS, replace(DATA, packing=packing), 5, objectives=NAMES)
 
 
 @pytest.fixture(scope="module")
@@ -217,7 +217,7 @@ def test_samples_depend_on_sequence_epoch_and_seed() -> None:
     draws = batch["rtd_draws"][used]
     assert len(np.unique(draws)) > 0.99 * len(draws)
     assert stats.kstest(draws / 2.0**32, "uniform").pvalue > 1e-3
-    other = PairBatches(SPLIT, SPECIALS, DATA, 6, objectives=NAMES).rows(np.arange(rows))
+    other = RowBatches(SPLIT, SPECIALS, DATA, 6, objectives=NAMES).rows(np.arange(rows))
     later = batches.rows(np.arange(rows, 2 * rows))
     for another in (other, later):
         assert not np.isin(another["rtd_draws"][another["mlm_weights"] > 0], draws).mean() > 0.01

@@ -15,7 +15,7 @@ from their_model import assert_same_gradients
 
 from bertjax.config import DataConfig, ExecutionConfig, ModelConfig
 from bertjax.families.networks import abstract_network
-from bertjax.input.batches import PairBatches, batch_spec
+from bertjax.input.batches import RowBatches, batch_spec
 from bertjax.input.targets.sbo import span_boundaries
 from bertjax.model.family_heads import SboHead
 from bertjax.model.network import bind
@@ -48,7 +48,7 @@ SPLIT = MemorySplit(random_documents(80, seed=3, sentences=8, tokens=11))
 
 def make_batch(packing: str, rows: int = 12, **changes) -> dict[str, np.ndarray]:
     data = replace(DATA, packing=packing, **changes)
-    return PairBatches(SPLIT, Specials(), data, 5, objectives=("mlm", "sbo")).batch(0, rows)
+    return RowBatches(SPLIT, Specials(), data, 5, objectives=("mlm", "sbo")).batch(0, rows)
 
 
 def find_spans(batch: dict[str, np.ndarray], row: int) -> dict[int, tuple[int, int]]:
@@ -97,11 +97,11 @@ def test_span_at_a_sequence_end_has_no_boundary() -> None:
 
 def test_packing_moves_boundaries_with_their_sequence() -> None:
     alone, together = (
-        PairBatches(SPLIT, Specials(), replace(DATA, packing=packing), 5, objectives=("mlm", "sbo"))
+        RowBatches(SPLIT, Specials(), replace(DATA, packing=packing), 5, objectives=("mlm", "sbo"))
         for packing in ("none", "pairs")
     )
 
-    def predictions(batches: PairBatches) -> list[tuple]:
+    def predictions(batches: RowBatches) -> list[tuple]:
         batch, rows = batches.rows(np.arange(batches.rows_per_epoch)), []
         for row, slot in zip(*np.nonzero(batch["sbo_weights"]), strict=True):
             place = batch["mlm_positions"][row, slot]

@@ -25,7 +25,7 @@ from bertjax.config import (
     from_dict,
     to_dict,
 )
-from bertjax.input.batches import PairBatches
+from bertjax.input.batches import RowBatches
 from bertjax.input.training_data import open_training_data
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import to_global
@@ -268,7 +268,7 @@ def test_staged_run_equals_its_stages_run_by_hand(staged: tuple[Path, Path, Path
                 dropout_seed=0,
             )
             data = replace(run.data, sequence_length=length, max_predictions=predictions, masking=levels[number])
-            batches = PairBatches(store.split("train"), tokenizer, data, make_stages(run)[number].seed)
+            batches = RowBatches(store.split("train"), tokenizer, data, make_stages(run)[number].seed)
             for k in range(stop - start):
                 state, metrics = step(state, to_global(mesh, batches.batch(k, rows)))
                 losses.append(float(metrics["loss"]))

@@ -9,7 +9,7 @@ import numpy as np
 
 from bertjax.config import SHORTEST_ROW, SHORTEST_TEXT, DataConfig
 from bertjax.config.registry import Registry
-from bertjax.input.layout import Split, Vocabulary
+from bertjax.input.layout import TextView, Vocabulary
 from bertjax.input.masking.counts import COUNTS, UnitLimit
 from bertjax.input.masking.units import UNITS, WORDS, Unit
 from bertjax.input.randomness import below, derive_key, hash64
@@ -32,17 +32,17 @@ REPLACED_BY: Registry[Callable[[np.ndarray], np.ndarray]] = Registry(
 )
 
 
-def _any_id(vocabulary: Vocabulary, _: Split) -> Draw:
+def _any_id(vocabulary: Vocabulary, _: TextView) -> Draw:
     size = vocabulary.vocab_size
     return lambda bits: (bits >> 32) * size >> 32
 
 
-def _ordinary_id(vocabulary: Vocabulary, _: Split) -> Draw:
+def _ordinary_id(vocabulary: Vocabulary, _: TextView) -> Draw:
     ids = np.setdiff1d(np.arange(vocabulary.vocab_size), list(vocabulary.special.values()))
     return lambda bits: ids[(bits >> 32) * len(ids) >> 32]
 
 
-def _corpus_token(_: Vocabulary, split: Split) -> Draw:
+def _corpus_token(_: Vocabulary, split: TextView) -> Draw:
     tokens, key = split.num_tokens, derive_key("token of the corpus")
 
     def draw(bits: np.ndarray) -> np.ndarray:
@@ -52,7 +52,7 @@ def _corpus_token(_: Vocabulary, split: Split) -> Draw:
     return draw
 
 
-RANDOM_IDS: Registry[Callable[[Vocabulary, Split], Draw]] = Registry(
+RANDOM_IDS: Registry[Callable[[Vocabulary, TextView], Draw]] = Registry(
     "random_ids",
     {
         "vocabulary": _any_id,  # all ids, including special tokens

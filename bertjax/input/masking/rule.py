@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bertjax.config import DataConfig
-from bertjax.input.layout import Split, Vocabulary
+from bertjax.input.layout import TextView, Vocabulary
 from bertjax.input.masking.counts import COUNTS, Count, UnitLimit
 from bertjax.input.masking.options import RANDOM_IDS, REPLACED_BY, Draw, check_masking, unit_limit
 from bertjax.input.masking.similar import ReplacedBySimilar, SimilarTable
@@ -72,7 +72,7 @@ class MaskRule:
     weights: np.ndarray | None = None  # float64 [vocab_size]: relative probability of drawing a single token
 
     @classmethod
-    def of(cls, data: DataConfig, vocabulary: Vocabulary, split: Split) -> MaskRule:
+    def of(cls, data: DataConfig, vocabulary: Vocabulary, split: TextView) -> MaskRule:
         """Make the rule of a config.
 
         Raises ValueError like `check_masking`, and if the token store lacks a plane that the unit needs.
@@ -96,7 +96,7 @@ class MaskRule:
         )
 
 
-def _replacement(data: DataConfig, vocabulary: Vocabulary, split: Split) -> Replacement | ReplacedBySimilar:
+def _replacement(data: DataConfig, vocabulary: Vocabulary, split: TextView) -> Replacement | ReplacedBySimilar:
     random_id, shares = RANDOM_IDS[data.random_ids](vocabulary, split), (data.keep_share, data.random_share)
     if data.similar_words:
         assert isinstance(vocabulary, Tokenizer), "similar words require a tokenizer"
@@ -158,7 +158,7 @@ def mask_tokens(
     }
 
 
-def token_counts(text: Split | Segments, vocab_size: int) -> np.ndarray:
+def token_counts(text: TextView | Segments, vocab_size: int) -> np.ndarray:
     """Count each token of a text: int64 [vocab_size]. Reads the whole text unless the store has the counts."""
     if isinstance(text, SplitView) and text.token_counts is not None:
         return text.token_counts
@@ -169,7 +169,7 @@ def token_counts(text: Split | Segments, vocab_size: int) -> np.ndarray:
     return counts
 
 
-def token_weights(text: Split | Segments, vocab_size: int, power: float) -> np.ndarray:
+def token_weights(text: TextView | Segments, vocab_size: int, power: float) -> np.ndarray:
     """Weights that mask rare tokens more often: max(count, 1)**-power of each token, float64 [vocab_size].
 
     Rule: huggingface/transformers, distillation example, train.py (`--mlm_smoothing`).

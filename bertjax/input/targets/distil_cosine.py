@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from bertjax.config import DataConfig
-from bertjax.input.layout import Split, Vocabulary
-from bertjax.input.packing import BatchKey
+from bertjax.input.layout import TextView, Vocabulary
+from bertjax.input.packing import BatchArray
 from bertjax.input.targets.target import Make, Sequences, Target
 
 
@@ -16,10 +16,10 @@ class EveryToken(Target):
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def keys(self, data: DataConfig) -> dict[str, BatchKey]:
-        return {self._name: BatchKey("token", data.sequence_length, np.float32)}
+    def keys(self, data: DataConfig) -> dict[str, BatchArray]:
+        return {self._name: BatchArray("token", data.sequence_length, np.float32)}
 
-    def prepare(self, data: DataConfig, vocabulary: Vocabulary, split: Split) -> Make:
+    def prepare(self, data: DataConfig, vocabulary: Vocabulary, split: TextView) -> Make:
 
         def make(rows: Sequences) -> dict[str, np.ndarray]:
             return {self._name: (rows.encoder["sequence_ids"] > 0).astype(np.float32)}

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bertjax.config import DataConfig
-from bertjax.input.layout import Split, Vocabulary
-from bertjax.input.packing import BatchKey
+from bertjax.input.layout import TextView, Vocabulary
+from bertjax.input.packing import BatchArray
 from bertjax.input.targets.target import FromRecords, Make, Pairing, Target
 
 RECORDED_LABEL = "next_sentence_labels"  # feature of google-research/bert's records
@@ -21,15 +21,15 @@ class PairLabels(Target):
     pairing: Pairing | None = None
     from_records: FromRecords | None = None
 
-    def keys(self, data: DataConfig) -> dict[str, BatchKey]:
+    def keys(self, data: DataConfig) -> dict[str, BatchArray]:
         slots = data.pair_slots
         return {
-            "cls_positions": BatchKey("sequence", slots, np.int32, is_position=True),
-            "pair_labels": BatchKey("sequence", slots, np.int32),
-            "pair_weights": BatchKey("sequence", slots, np.float32),
+            "cls_positions": BatchArray("sequence", slots, np.int32, is_position=True),
+            "pair_labels": BatchArray("sequence", slots, np.int32),
+            "pair_weights": BatchArray("sequence", slots, np.float32),
         }
 
-    def prepare(self, data: DataConfig, vocabulary: Vocabulary, split: Split) -> Make:
+    def prepare(self, data: DataConfig, vocabulary: Vocabulary, split: TextView) -> Make:
         weight = float(data.rows == "pairs")
         return lambda rows: label_pairs(rows.pair_labels, weight)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from bertjax.config import DataConfig
-from bertjax.input.layout import Split, Vocabulary
-from bertjax.input.packing import BatchKey
+from bertjax.input.layout import TextView, Vocabulary
+from bertjax.input.packing import BatchArray
 from bertjax.input.randomness import fold_in, hash64
 from bertjax.input.targets.mlm import USED, TokenPrediction
 from bertjax.input.targets.target import Make, Pairing, Sequences, Target
@@ -25,18 +25,18 @@ class ReplacedTokens(Target):
 
     pairing = Pairing(random_b=False, has_labels=False)
 
-    def keys(self, data: DataConfig) -> dict[str, BatchKey]:
+    def keys(self, data: DataConfig) -> dict[str, BatchArray]:
         if data.predict != "masked":
             raise ValueError(
                 f"data.predict={data.predict!r}: no tokens are masked, so none can be replaced; leave rtd out"
             )
         slots = TokenPrediction().keys(data)[USED].width
         return {
-            "rtd_draws": BatchKey("prediction", slots, np.uint32, USED),
-            "rtd_weights": BatchKey("token", data.sequence_length, np.float32),
+            "rtd_draws": BatchArray("prediction", slots, np.uint32, USED),
+            "rtd_weights": BatchArray("token", data.sequence_length, np.float32),
         }
 
-    def prepare(self, data: DataConfig, vocabulary: Vocabulary, split: Split) -> Make:
+    def prepare(self, data: DataConfig, vocabulary: Vocabulary, split: TextView) -> Make:
 
         def make(rows: Sequences) -> dict[str, np.ndarray]:
             draws = hash64(fold_in(rows.keys, "sampled token")[:, None], rows.arrays["mlm_positions"]) >> 32

@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from bertjax.config import SPAN_POSITIONS, DataConfig
-from bertjax.input.layout import Split, Vocabulary
+from bertjax.input.layout import TextView, Vocabulary
 from bertjax.input.masking.options import first_of_run
-from bertjax.input.packing import BatchKey
+from bertjax.input.packing import BatchArray
 from bertjax.input.targets.mlm import USED, TokenPrediction
 from bertjax.input.targets.target import Make, Sequences, Target
 
@@ -19,19 +19,19 @@ from bertjax.input.targets.target import Make, Sequences, Target
 class SpanBoundaries(Target):
     """Adds the positions of the two boundary tokens for each masked token."""
 
-    def keys(self, data: DataConfig) -> dict[str, BatchKey]:
+    def keys(self, data: DataConfig) -> dict[str, BatchArray]:
         if data.predict != "masked":
             raise ValueError(
                 f"data.predict={data.predict!r}: no tokens are masked, so there are no spans; leave sbo out"
             )
         slots = TokenPrediction().keys(data)[USED].width
         return {
-            "sbo_left": BatchKey("prediction", slots, np.int32, USED, is_position=True),
-            "sbo_right": BatchKey("prediction", slots, np.int32, USED, is_position=True),
-            "sbo_weights": BatchKey("prediction", slots, np.float32, USED),
+            "sbo_left": BatchArray("prediction", slots, np.int32, USED, is_position=True),
+            "sbo_right": BatchArray("prediction", slots, np.int32, USED, is_position=True),
+            "sbo_weights": BatchArray("prediction", slots, np.float32, USED),
         }
 
-    def prepare(self, data: DataConfig, vocabulary: Vocabulary, split: Split) -> Make:
+    def prepare(self, data: DataConfig, vocabulary: Vocabulary, split: TextView) -> Make:
 
         def make(rows: Sequences) -> dict[str, np.ndarray]:
             lengths = (rows.encoder["sequence_ids"] > 0).sum(axis=1)

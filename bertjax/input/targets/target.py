@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bertjax.config import DataConfig
-from bertjax.input.layout import Split, Text, Vocabulary
-from bertjax.input.packing import BatchKey
+from bertjax.input.layout import Text, TextView, Vocabulary
+from bertjax.input.packing import BatchArray
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,14 @@ class Target(ABC):
     """Converts features of google-research/bert's records to the objective's arrays; None if they do not suffice."""
 
     @abstractmethod
-    def keys(self, data: DataConfig) -> dict[str, BatchKey]:
+    def keys(self, data: DataConfig) -> dict[str, BatchArray]:
         """The arrays that the objective adds to a batch, by name.
 
         Raises ValueError for options of `data` that it does not support.
         """
 
     @abstractmethod
-    def prepare(self, data: DataConfig, vocabulary: Vocabulary, split: Split) -> Make:
+    def prepare(self, data: DataConfig, vocabulary: Vocabulary, split: TextView) -> Make:
         """Return a thread-safe function that makes these arrays, [N, n] each, before packing.
 
         n is the row's length for an array per token, 1 for one per sequence, and the width of the array `used` for one
@@ -63,7 +63,7 @@ class Target(ABC):
         """
 
 
-def make_declared(name: str, keys: Mapping[str, BatchKey], make: Make, rows: Sequences) -> dict[str, np.ndarray]:
+def make_declared(name: str, keys: Mapping[str, BatchArray], make: Make, rows: Sequences) -> dict[str, np.ndarray]:
     """Make the arrays of the target `name`. Raises ValueError if they differ from its `keys`."""
     made = make(rows)
     arrays = {**rows.arrays, **made}

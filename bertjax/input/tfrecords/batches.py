@@ -57,7 +57,7 @@ class RecordView:
 
 
 class RecordBatches:
-    """The rows of a run over records, with the interface of `bertjax.input.batches.PairBatches`. Thread-safe.
+    """The rows of a run over records, with the interface of `bertjax.input.batches.RowBatches`. Thread-safe.
 
     Row n of a run is row n mod R of epoch n // R, where R = `rows_per_epoch` is the number of records; an epoch reads
     each record once. Raises ValueError for an objective whose arrays are not in records.

@@ -31,7 +31,7 @@ from bertjax.storage.remote import is_remote
 from bertjax.text.corpus import Corpus
 from bertjax.text.sources.registry import is_text, parse_sources
 from bertjax.text.sources.tfrecord import KIND
-from bertjax.text.store.manifest import SPLITS, Split, json_sha256
+from bertjax.text.store.manifest import SPLITS, SplitName, json_sha256
 from bertjax.text.trained_vocabulary import load_vocabulary
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 
@@ -135,7 +135,7 @@ class Records:
             parts += batches.texts(TEXT_RECORDS)
         return Segments(np.concatenate([p.ids for p in parts]), np.concatenate([p.lengths for p in parts]))
 
-    def size(self, split: Split) -> str:
+    def size(self, split: SplitName) -> str:
         """Describe the size of a split."""
         return "; ".join(f"{len(self._view(split, shape)):,} records of {shape}" for shape in self._shapes)
 
@@ -151,7 +151,7 @@ class Records:
                 f"for evaluation and {train:,} for training; give another share, or more records"
             )
 
-    def _view(self, split: Split, shape: RowShape, sources: Collection[int] | None = None) -> RecordView:
+    def _view(self, split: SplitName, shape: RowShape, sources: Collection[int] | None = None) -> RecordView:
         """The records of a split and row size, from all sources or some."""
         chosen = range(len(self._data.sources)) if sources is None else sources
         files = tuple(file for file, size in self._files if size == shape and file.source in chosen)

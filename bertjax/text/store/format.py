@@ -39,7 +39,7 @@ from bertjax.text.store.manifest import (
     ORIGIN_FILE,
     PLANES,
     SPLITS,
-    Split,
+    SplitName,
     read_manifest,
 )
 from bertjax.tokenization.loading import load_tokenizer
@@ -105,7 +105,7 @@ class TokenStore:
             _bounded[folder.absolute()] = store
         return store
 
-    def split(self, name: Split) -> SplitView:
+    def split(self, name: SplitName) -> SplitView:
         """The documents of a split as one corpus."""
         if name not in self._splits:
             raise ValueError(f"token store {self.path}: no split {name!r}; it has {', '.join(self._splits)}")

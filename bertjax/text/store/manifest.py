@@ -25,8 +25,8 @@ OFFSET_DTYPE = "<i8"
 GROUPS, GROUP_DTYPE = "groups", "<u8"  # an array of one value per document, for stores that have groups
 WINDOW_TOKENS = 1 << 29  # tokens that a run reads at a time (`bertjax.input.windows`)
 
-Split = Literal["train", "held_out"]
-SPLITS: tuple[Split, ...] = ("train", "held_out")
+SplitName = Literal["train", "held_out"]
+SPLITS: tuple[SplitName, ...] = ("train", "held_out")
 
 _MOST_BYTES = 1 << 30  # of a manifest: about 1 kB for each shard of a split
 _NOT_CONTENT = ("fingerprint", "provenance", "provenance_sha256")
@@ -173,7 +173,7 @@ def num_blocks(file: FileRecord | DigestsRecord) -> int:
     return -(-file["bytes"] // BLOCK_BYTES)
 
 
-def describe_split(manifest: Mapping[str, Any], split: Split) -> str:
+def describe_split(manifest: Mapping[str, Any], split: SplitName) -> str:
     """Describe the size of a split: documents, sentences, tokens."""
     record = manifest["splits"][split]
     return f"{record['documents']:,} documents, {record['sentences']:,} sentences, {record['tokens']:,} tokens"
