@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Literal, Protocol, cast, runtime_checkable
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 Batch = dict[str, np.ndarray]
 Rows = slice | np.ndarray | None
+Spec = Mapping[str, tuple[tuple[int | None, ...], type[np.generic]]]
+MakeGroup = Callable[[int], Batch]  # first step of a group -> arrays [steps, ...] of its batches
 
 AHEAD = 2  # finished batches waiting for the step
 ENDLESS = 2**62
@@ -34,7 +36,7 @@ class Batches(Protocol):
         """Return rows of a step's global batch."""
         ...
 
-    def spec(self, batch_size: int) -> Mapping[str, tuple[tuple[int | None, ...], type[np.generic]]]:
+    def spec(self, batch_size: int) -> Spec:
         """Shape and dtype of every array of a batch; None for a dim that varies."""
         ...
 
@@ -82,56 +84,68 @@ def open_feed(
     rows: Rows = None,
     threads: int,
     stop_step: int = ENDLESS,
+    batch_number: Callable[[int], int] = lambda step: step,
     engine: Literal["tf.data", "threads"] | None = None,
 ) -> Feed:
     """Iterate over this process's `rows` of each batch, from `start_step` up to `stop_step`, excluded.
 
-    By default uses tf.data if TensorFlow is installed, else a thread pool, with the same bytes. Errors of `batches`
-    are raised unchanged.
+    `batch_number` maps a step to the number of its batch. By default uses tf.data if TensorFlow is installed, else a
+    thread pool, with the same bytes. Errors of `batches` are raised unchanged.
     """
-    engine = engine or ("tf.data" if import_tensorflow() else "threads")
-    make = {"tf.data": dataset_batches, "threads": thread_pool_batches}[engine]
-    return Feed(make(batches, range(start_step, stop_step), global_batch_size, rows, threads), engine)
+    spec = batches.spec(len(np.arange(global_batch_size)[... if rows is None else rows]))
+    group_size = _group_size(spec) if isinstance(batches, ByRows) else 1
+
+    def make_group(first: int) -> Batch:
+        """Make the batches of a group in one call."""
+        numbers = [batch_number(step) for step in range(first, min(first + group_size, stop_step))]
+        if not isinstance(batches, ByRows):
+            (number,) = numbers
+            return {key: array[None] for key, array in batches.batch(number, global_batch_size, rows).items()}
+        whole = batches.rows(np.concatenate([rows_of_batch(number, global_batch_size, rows) for number in numbers]))
+        return {key: x.reshape(len(numbers), len(x) // len(numbers), *x.shape[1:]) for key, x in whole.items()}
+
+    groups = range(start_step, stop_step, group_size)
+    if (engine or ("tf.data" if import_tensorflow() else "threads")) == "tf.data":
+        return Feed(dataset_batches(make_group, groups, spec, threads), "tf.data")
+    return Feed(thread_pool_batches(make_group, groups, threads), "threads")
 
 
-def make_dataset(
-    batches: Batches,
-    *,
-    start_step: int,
-    global_batch_size: int,
-    rows: Rows = None,
-    threads: int,
-    stop_step: int = ENDLESS,
-) -> tf.data.Dataset:
-    """The batches as a `tf.data.Dataset` of dicts, with a static element_spec, made `threads` at a time, in order.
+def _group_size(spec: Spec) -> int:
+    """Number of batches of this spec to make in one call."""
+    shape, _ = spec["input_ids"]
+    return min(max(1, POSITIONS_TOGETHER // max(1, math.prod(size or 1 for size in shape))), MOST_TOGETHER)
 
-    To resume at step k, start there. Raises ModuleNotFoundError if TensorFlow is not installed.
+
+def dataset_batches(make_group: MakeGroup, groups: range, spec: Spec, threads: int) -> Generator[Batch, None, None]:
+    """Iterate over the batches of a `group_dataset` as NumPy arrays; raises the errors of `make_group` unchanged.
+
+    Splits groups of batches in NumPy without a copy, because splitting them in tf.data is as slow as making them.
     """
-    steps = range(start_step, stop_step)
-    return _grouped_dataset(batches, steps, global_batch_size, rows, threads).unbatch().prefetch(AHEAD)
+    errors: list[Exception] = []
+    dataset = group_dataset(make_group, groups, spec, threads, errors)
+    try:
+        for outputs in dataset.prefetch(AHEAD).as_numpy_iterator():
+            yield from split_group(cast("Batch", outputs))
+    except Exception as wrapped:
+        raise (errors[0] if errors else wrapped) from None
 
 
-def _grouped_dataset(
-    batches: Batches,
-    steps: range,
-    global_batch_size: int,
-    rows: Rows,
-    threads: int,
-    errors: list[Exception] | None = None,
+def group_dataset(
+    make_group: MakeGroup, groups: range, spec: Spec, threads: int, errors: list[Exception]
 ) -> tf.data.Dataset:
-    """A dataset of `make_group`'s outputs; collects in `errors` the errors of `batches`, which TensorFlow wraps."""
+    """The groups as a `tf.data.Dataset` of dicts with a static element_spec, made `threads` at a time, in order.
+
+    Collects in `errors` the errors of `make_group`, which TensorFlow wraps. Raises ModuleNotFoundError if TensorFlow is
+    not installed.
+    """
     tf = import_tensorflow(required=True)
-    spec = batches.spec(_count_rows(global_batch_size, rows))
-    group_size = _group_size(batches, global_batch_size, rows)
 
     def make(first: np.ndarray) -> list[np.ndarray]:
         try:
-            group = range(int(first), min(int(first) + group_size, steps.stop))
-            outputs = make_group(batches, group, global_batch_size, rows)
+            outputs = make_group(int(first))
             return [outputs[key] for key in spec]
         except Exception as error:
-            if errors is not None:
-                errors.append(error)
+            errors.append(error)
             raise
 
     @tf.autograph.experimental.do_not_convert  # a conversion would leave a file in the temporary folder
@@ -146,66 +160,25 @@ def _grouped_dataset(
     # There is nothing to tune, and closing the dataset would wait for autotune's thread, which sleeps up to a minute.
     options.autotune.enabled = False
     options.threading.private_threadpool_size = threads
-    dataset = tf.data.Dataset.range(steps.start, steps.stop, group_size)
+    dataset = tf.data.Dataset.range(groups.start, groups.stop, groups.step)
     return dataset.map(element, num_parallel_calls=threads, deterministic=True).with_options(options)
 
 
-def make_group(batches: Batches, steps: range, global_batch_size: int, rows: Rows) -> Batch:
-    """Make the batches of several steps in one call, as arrays [steps, ...]."""
-    if not isinstance(batches, ByRows):
-        (step,) = steps
-        return {key: array[None] for key, array in batches.batch(step, global_batch_size, rows).items()}
-    whole = batches.rows(np.concatenate([rows_of_batch(step, global_batch_size, rows) for step in steps]))
-    return {key: x.reshape(len(steps), len(x) // len(steps), *x.shape[1:]) for key, x in whole.items()}
-
-
-def split_group(outputs: Batch) -> Iterator[Batch]:
-    """Split the output of `make_group` into batches."""
-    return (dict(zip(outputs, arrays, strict=True)) for arrays in zip(*outputs.values(), strict=True))
-
-
-def _count_rows(global_batch_size: int, rows: Rows) -> int:
-    """Number of rows of a batch that this process makes."""
-    return len(np.arange(global_batch_size)[... if rows is None else rows])
-
-
-def _group_size(batches: Batches, global_batch_size: int, rows: Rows) -> int:
-    """Number of batches to make in one call."""
-    if not isinstance(batches, ByRows):
-        return 1
-    shape, _ = batches.spec(_count_rows(global_batch_size, rows))["input_ids"]
-    return min(max(1, POSITIONS_TOGETHER // max(1, math.prod(size or 1 for size in shape))), MOST_TOGETHER)
-
-
-def dataset_batches(
-    batches: Batches, steps: range, global_batch_size: int, rows: Rows, threads: int
-) -> Generator[Batch, None, None]:
-    """Iterate over the batches of `make_dataset` as NumPy arrays; raises the errors of `batches` unchanged.
-
-    Splits groups of batches in NumPy without a copy, because splitting them in tf.data is as slow as making them.
-    """
-    errors: list[Exception] = []
-    dataset = _grouped_dataset(batches, steps, global_batch_size, rows, threads, errors)
-    try:
-        for outputs in dataset.prefetch(AHEAD).as_numpy_iterator():
-            yield from split_group(cast("Batch", outputs))
-    except Exception as wrapped:
-        raise (errors[0] if errors else wrapped) from None
-
-
-def thread_pool_batches(
-    batches: Batches, steps: range, global_batch_size: int, rows: Rows, threads: int
-) -> Generator[Batch, None, None]:
+def thread_pool_batches(make_group: MakeGroup, groups: range, threads: int) -> Generator[Batch, None, None]:
     """Like `dataset_batches`, with a pool of `threads` threads, for machines without TensorFlow."""
-    group_size = _group_size(batches, global_batch_size, rows)
     pool = ThreadPoolExecutor(threads, thread_name_prefix="batch")
     pending: deque[Future[Batch]] = deque()
     try:
-        for n in range(0, len(steps), group_size):
-            pending.append(pool.submit(make_group, batches, steps[n : n + group_size], global_batch_size, rows))
+        for first in groups:
+            pending.append(pool.submit(make_group, first))
             if len(pending) >= threads + AHEAD:
                 yield from split_group(pending.popleft().result())
         while pending:
             yield from split_group(pending.popleft().result())
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def split_group(outputs: Batch) -> Iterator[Batch]:
+    """Split arrays [steps, ...] into batches."""
+    return (dict(zip(outputs, arrays, strict=True)) for arrays in zip(*outputs.values(), strict=True))

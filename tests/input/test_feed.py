@@ -17,7 +17,7 @@ from test_batches import BATCH_SIZE, DATA, SPECIALS, digest, small_batches, two_
 
 import bertjax.input.feed
 from bertjax.input.batches import RowBatches
-from bertjax.input.feed import MOST_TOGETHER, Feed, make_dataset, open_feed
+from bertjax.input.feed import MOST_TOGETHER, Feed, group_dataset, open_feed
 from bertjax.storage.lean_import import import_tensorflow
 from bertjax.text.store.format import TokenStore
 from bertjax.tokenization.tokenizer import TextRules
@@ -34,7 +34,7 @@ def _tensorflow(request: pytest.FixtureRequest) -> None:
         pytest.skip("TensorFlow has no wheel here")
 
 
-def feed(batches, engine: str, start: int = 0, stop: int = 2**62, threads: int = 2, rows=None) -> Feed:
+def feed(batches, engine: str, start: int = 0, stop: int = 2**62, threads: int = 2, rows=None, **options) -> Feed:
     return open_feed(
         batches,
         start_step=start,
@@ -43,6 +43,7 @@ def feed(batches, engine: str, start: int = 0, stop: int = 2**62, threads: int =
         rows=rows,
         threads=threads,
         engine=engine,
+        **options,
     )
 
 
@@ -96,16 +97,14 @@ def test_hosts_feed_slices_of_the_same_batches(stream, engine: str, hosts: int) 
 @needs_tensorflow
 def test_dataset_is_a_tf_dataset_with_static_shapes(stream) -> None:
     tf = import_tensorflow(required=True)
-    batches = small_batches()
-    dataset = make_dataset(
-        batches, start_step=3, global_batch_size=BATCH_SIZE, rows=np.array([5, 1, 2]), threads=2, stop_step=5
-    )
+    spec = small_batches().spec(3)
+    expected = [{key: values[None, [5, 1, 2]] for key, values in batch.items()} for batch in stream[3:5]]
+    dataset = group_dataset(lambda first: expected[first - 3], range(3, 5), spec, threads=2, errors=[])
     assert isinstance(dataset, tf.data.Dataset)
     assert dataset.element_spec == {
-        key: tf.TensorSpec(shape, tf.as_dtype(dtype)) for key, (shape, dtype) in batches.spec(3).items()
+        key: tf.TensorSpec((None, *shape), tf.as_dtype(dtype)) for key, (shape, dtype) in spec.items()
     }
     elements = list(dataset.as_numpy_iterator())
-    expected = [{key: values[[5, 1, 2]] for key, values in batch.items()} for batch in stream[3:5]]
     assert digest(elements) == digest(expected)
     assert tf.config.get_visible_devices("GPU") == tf.config.get_visible_devices("TPU") == []
     assert dataset.options().autotune.enabled is False, "closing would wait for autotune's sleeping thread"
@@ -199,9 +198,9 @@ def test_closing_the_feed_stops_its_threads(engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("hosts", [1, 3])
-def test_several_small_batches_are_made_in_one_call(monkeypatch, stream, engine: str, hosts: int) -> None:
-    """Even if the first or last step is inside a group, and for a part of the rows."""
+@pytest.mark.parametrize(("hosts", "skipped"), [(1, 0), (3, 0), (1, 2)])
+def test_several_small_batches_are_made_in_one_call(monkeypatch, stream, engine: str, hosts: int, skipped: int) -> None:
+    """Even if the first or last step is inside a group, for a part of the rows, and across skipped batches."""
     positions = DATA.sequence_length * BATCH_SIZE // hosts
     monkeypatch.setattr(bertjax.input.feed, "POSITIONS_TOGETHER", 3 * positions)
     rows, calls = None if hosts == 1 else np.arange(BATCH_SIZE)[1::hosts], []
@@ -212,9 +211,15 @@ def test_several_small_batches_are_made_in_one_call(monkeypatch, stream, engine:
             return super().rows(numbers)
 
     split = MemorySplit(random_documents(24, seed=2, sentences=6, tokens=9))
-    with feed(Counted(split, SPECIALS, DATA, 0), engine, 2, len(stream) - 1, rows=rows) as fed:
+
+    def batch_number(step: int) -> int:
+        return step + skipped * (step >= 4)
+
+    stop = len(stream) - 1 - skipped
+    with feed(Counted(split, SPECIALS, DATA, 0), engine, 2, stop, rows=rows, batch_number=batch_number) as fed:
         batches = list(fed)
-    expected = [{key: x if rows is None else x[rows] for key, x in batch.items()} for batch in stream[2:-1]]
+    whole = [stream[batch_number(step)] for step in range(2, stop)]
+    expected = [{key: x if rows is None else x[rows] for key, x in batch.items()} for batch in whole]
     assert digest(batches) == digest(expected)
     per_batch = len(batches[0]["input_ids"])
     group_size = 3 * positions // (DATA.sequence_length * per_batch)
