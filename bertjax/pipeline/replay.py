@@ -22,7 +22,7 @@ from bertjax.run.checkpoint_metadata import version_notices
 from bertjax.run.compatibility import check_compatible
 from bertjax.run.hooks.spike_recovery import with_skips
 from bertjax.run.job import Job, assemble
-from bertjax.run.replay import Replayed, replay, unskipped_batches
+from bertjax.run.replay import Replayed, replay
 from bertjax.run.run_directory import CONFIG_FILE, open_run_plugins
 from bertjax.run.telemetry import METRICS_FILE, read_metrics
 from bertjax.runtime.compilation import set_compilation_cache
@@ -150,7 +150,7 @@ def _texts(job: Job, replayed: Replayed) -> tuple[RowText, ...]:
     config = job.config
     template = get_family(config.model.family).template
     kind = RowKind("", stage.data, stage.stage.seed, stage.training.objectives, template)
-    sources = origins(unskipped_batches(stage), replayed.rows_read, stage.data.mixed)
+    sources = origins(stage.batches, replayed.rows_read, stage.data.mixed)
     texts = []
     for number, row_origins in enumerate(sources):
         row = {name: values[number] for name, values in replayed.batch.items()}

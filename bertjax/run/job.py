@@ -11,6 +11,7 @@ import optax
 from jax.sharding import Mesh
 
 from bertjax.config import Config, DataConfig, MeshConfig, ModelConfig, TrainingConfig, to_dict
+from bertjax.config.skips import Skip, batch_number
 from bertjax.input.feed import ENDLESS, Feed, open_feed
 from bertjax.input.training_data import RunBatches, TrainingData
 from bertjax.model.network import Params
@@ -57,6 +58,7 @@ class RunStage:
     batches: RunBatches
     evaluation: Evaluation
     flops_per_token: float
+    skips: tuple[Skip, ...] = ()  # batches of the run to leave out
     checked_step: Step | None = None  # `train_step` with checks for silent errors; None without checks
 
     @property
@@ -89,13 +91,18 @@ class RunStage:
         """FLOPs of one step on all devices, padding included."""
         return self.flops_per_token * self.training.global_batch_size * self.data.sequence_length
 
+    def batch_number(self, step: int) -> int:
+        """Number of the batch, counted from 0 in the stage, that a step of the run reads."""
+        return batch_number(step, self.skips, self.start) - self.start
+
     def open_feed(self, mesh: Mesh, start: int, stop: int = ENDLESS) -> Feed:
         """Open the feed of this process's rows, from step `start` of the run up to step `stop`, excluded."""
         size = self.training.global_batch_size
         return open_feed(
             self.batches,
-            start_step=start - self.start,
-            stop_step=stop - self.start,
+            start_step=start,
+            stop_step=stop,
+            batch_number=self.batch_number,
             global_batch_size=size,
             rows=local_rows(mesh, size),
             threads=self.data.threads,

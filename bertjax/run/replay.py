@@ -19,10 +19,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bertjax.input.feed import Batch
-from bertjax.input.training_data import RunBatches
 from bertjax.parallel.mesh import BATCH_AXES, batch_shards
 from bertjax.parallel.sharding import to_global
-from bertjax.run.hooks.spike_recovery import SkippedBatches
 from bertjax.run.job import Job, RunStage
 from bertjax.run.metrics import LOSS, TOKENS_SEEN, StepMetrics
 from bertjax.run.telemetry import Record, logged_value
@@ -129,15 +127,8 @@ def _batches(job: Job, start: int, stop: int) -> Iterator[tuple[RunStage, int, B
 
 def _rows_read(stage: RunStage, step: int) -> np.ndarray:
     """Row numbers, within the stage, of a step's batch."""
-    number, size = step - stage.start, stage.training.global_batch_size
-    if isinstance(stage.batches, SkippedBatches):
-        number = stage.batches.number(number)
-    return number * size + np.arange(size)
-
-
-def unskipped_batches(stage: RunStage) -> RunBatches:
-    """The batches of a stage, including skipped ones."""
-    return stage.batches.source if isinstance(stage.batches, SkippedBatches) else stage.batches
+    size = stage.training.global_batch_size
+    return stage.batch_number(step) * size + np.arange(size)
 
 
 def _inspect(job: Job, stage: RunStage, state: TrainState, batch: Any, local: Batch) -> dict[str, Any]:

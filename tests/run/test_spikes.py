@@ -243,6 +243,15 @@ def test_skips_in_the_config_are_not_added_twice(
         assert initial_skips(with_training(job, tmp_path, skips=now), processes, print) == expected
 
 
+def test_feed_leaves_out_skipped_batches(job: Job) -> None:
+    (stage,) = with_skips(job, ("2+3",)).stages
+    with stage.open_feed(job.mesh, 1, 4) as feed:
+        batches = list(feed)
+    for number, batch in zip((1, 5, 6), batches, strict=True):
+        expected = stage.batches.batch(number, stage.training.global_batch_size)
+        assert all(np.array_equal(batch[key], expected[key]) for key in expected)
+
+
 class SpikeAfter(Callback):
     """Raises Spike for two steps at the n-th step, once; `first` has the weights at step 0."""
 

@@ -16,13 +16,10 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import NamedTuple
 
 from bertjax.config import TrainingConfig, to_dict
-from bertjax.config.skips import Skip, batch_number, count_batches, parse_skips
-from bertjax.input.training_data import RunBatches
+from bertjax.config.skips import count_batches, parse_skips
 from bertjax.run.callbacks import Callback, Figures
 from bertjax.run.checkpoint import read_newest_metadata
 from bertjax.run.checkpoint_metadata import GIVEN_SKIPS
@@ -179,42 +176,8 @@ def with_skips(job: Job, skips: Sequence[str]) -> Job:
     """Return the job with steps that skip these batches. Raises ValueError like `parse_skips`."""
     config = replace(job.config, training=replace(job.config.training, skips=tuple(skips)))
     parsed = parse_skips(skips)
-    stages = job.stages
-    if parsed:
-        stages = tuple(
-            replace(run_stage, batches=SkippedBatches(run_stage.batches, parsed, run_stage.stage.start))
-            for run_stage in stages
-        )
+    stages = tuple(replace(stage, skips=parsed) for stage in job.stages)
     metadata = job.metadata | {"config": to_dict(config)}
     if skips != job.config.training.skips:
         metadata[GIVEN_SKIPS] = list(job.config.training.skips)
     return replace(job, config=config, stages=stages, metadata=metadata)
-
-
-class SkippedBatches:
-    """Wraps the batches of a stage and leaves out the skipped ones."""
-
-    def __init__(self, batches: RunBatches, skips: Sequence[Skip], start: int) -> None:
-        self.source, self._skips, self._start = batches, tuple(skips), start
-        self.shares = batches.shares
-
-    @property
-    def rows_per_epoch(self) -> int:
-        return self.source.rows_per_epoch
-
-    @property
-    def estimated_rows(self) -> int:
-        return self.source.estimated_rows
-
-    def release(self) -> None:
-        self.source.release()
-
-    def number(self, step: int) -> int:
-        """Number of the batch, counted from 0 in the stage, that a step of the stage reads."""
-        return batch_number(self._start + step, self._skips, self._start) - self._start
-
-    def batch(self, step: int, global_batch_size: int, rows: slice | np.ndarray | None = None) -> dict[str, np.ndarray]:
-        return self.source.batch(self.number(step), global_batch_size, rows)
-
-    def spec(self, batch_size: int) -> Any:
-        return self.source.spec(batch_size)
