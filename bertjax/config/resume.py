@@ -23,20 +23,14 @@ class Rule:
 IDENTITY = Rule(allowed=False)
 
 
-def may_change(default: Any = dataclasses.MISSING, *, factory: Any = dataclasses.MISSING) -> Any:
+def may_change(default: Any) -> Any:
     """A field that may change on resume: paths, speed and memory, periods of reports and checkpoints."""
-    return _field(Rule(allowed=True), default, factory)
+    return field(default=default, metadata={_KEY: Rule(allowed=True)})
 
 
-def changes_with_notice(
-    default: Any = dataclasses.MISSING, notice: str = "", *, factory: Any = dataclasses.MISSING
-) -> Any:
+def changes_with_notice(default: Any, notice: str) -> Any:
     """A field that may change on resume, but changes the result; `notice` tells the user how."""
-    return _field(Rule(allowed=True, notice=notice), default, factory)
-
-
-def _field(rule: Rule, default: Any, factory: Any) -> Any:
-    return field(default=default, default_factory=factory, metadata={_KEY: rule})
+    return field(default=default, metadata={_KEY: Rule(allowed=True, notice=notice)})
 
 
 def resume_rules(config: type, prefix: str = "") -> dict[str, Rule]:
