@@ -198,11 +198,11 @@ def assemble_task(
         mark_global_tokens,
     )
     run_stage = RunStage(
-        stage,
-        replace(step, frozen=frozen),
-        batches,
-        DevSets(predictor, objective, content.dev, content.baselines),
-        flops_of_networks(laid_out.model, None if teacher is None else teacher.model, length),
+        **vars(stage),
+        train_step=replace(step, frozen=frozen),
+        batches=batches,
+        evaluation=DevSets(predictor, objective, content.dev, content.baselines),
+        flops_per_token=flops_of_networks(laid_out.model, None if teacher is None else teacher.model, length),
     )
     losses = dict.fromkeys(f"{one.name}_loss" for one in (train_objective, objective))
     return replace(

@@ -83,8 +83,7 @@ def make_probes(job: Job, content: TrainingData, files: ProbeFiles, processes: P
     if not job.config.probe.time_share:
         return ()
     # Causal stages, with which a run may begin, cannot fill masks.
-    stages = [stage.stage for stage in job.stages]
-    checked = next((stage for stage in stages if not stage.model.causal), stages[0])
+    checked = next((stage for stage in job.stages if not stage.model.causal), job.stages[0])
     instruments = _instruments(_model(job, checked, None), content, files)
     return (Probes(job, instruments, processes),)
 
@@ -168,7 +167,7 @@ class Probes(Callback):
         At the first evaluation, each instrument is expected to take as long as that, because it is compiled too;
         later all of them as long as the time before without compilation.
         """
-        return self.take(self.run.stage.stage, self.run.state.params, seconds)
+        return self.take(self.run.stage, self.run.state.params, seconds)
 
     def take(self, stage: Stage, params: Params, evaluated: float) -> dict[str, float]:
         """The figures for weights of a stage whose evaluation took `evaluated` seconds."""

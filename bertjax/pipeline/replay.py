@@ -149,7 +149,7 @@ def _texts(job: Job, replayed: Replayed) -> tuple[RowText, ...]:
     stage = next(stage for stage in job.stages if stage.start < replayed.step <= stage.stop)
     config = job.config
     template = get_family(config.model.family).template
-    kind = RowKind("", stage.data, stage.stage.seed, stage.training.objectives, template)
+    kind = RowKind("", stage.data, stage.seed, stage.training.objectives, template)
     sources = origins(stage.batches, replayed.rows_read, stage.data.mixed)
     texts = []
     for number, row_origins in enumerate(sources):

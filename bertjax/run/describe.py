@@ -31,7 +31,7 @@ def describe(job: Job, data: Sequence[str]) -> str:
     device = f"{mesh.devices.size} × {mesh.devices.flat[0].device_kind}"
     if mesh.devices.size > 1:
         device += f", mesh {' '.join(f'{axis}={size}' for axis, size in mesh.shape.items())}"
-    attention = _describe_attention(choose_stage_attention(config, mesh, tuple(stage.stage for stage in job.stages)))
+    attention = _describe_attention(choose_stage_attention(config, mesh, job.stages))
     block = {
         "Device": [f"{device}; peak {job.peak}", *_describe_deterministic(config, mesh)],
         "Model": [f"{parameters - padding:,} parameters; {attention}", *filter(None, [job.memory_fit])],

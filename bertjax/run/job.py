@@ -10,7 +10,7 @@ import jax
 import optax
 from jax.sharding import Mesh
 
-from bertjax.config import Config, DataConfig, MeshConfig, ModelConfig, TrainingConfig, to_dict
+from bertjax.config import Config, MeshConfig, ModelConfig, TrainingConfig, to_dict
 from bertjax.config.skips import Skip, batch_number
 from bertjax.input.feed import ENDLESS, Feed, open_feed
 from bertjax.input.training_data import RunBatches, TrainingData
@@ -50,41 +50,15 @@ Step = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
 
 
 @dataclass(frozen=True)
-class RunStage:
+class RunStage(Stage):
     """A stage of a run with its train step, batches and evaluation."""
 
-    stage: Stage
     train_step: TrainStep
     batches: RunBatches
     evaluation: Evaluation
     flops_per_token: float
     skips: tuple[Skip, ...] = ()  # batches of the run to leave out
     checked_step: Step | None = None  # `train_step` with checks for silent errors; None without checks
-
-    @property
-    def number(self) -> int:
-        """Index of the stage, from 0."""
-        return self.stage.number
-
-    @property
-    def start(self) -> int:
-        """First step."""
-        return self.stage.start
-
-    @property
-    def stop(self) -> int:
-        """The step after the last one."""
-        return self.stage.stop
-
-    @property
-    def data(self) -> DataConfig:
-        """The data config of this stage."""
-        return self.stage.data
-
-    @property
-    def training(self) -> TrainingConfig:
-        """The training config of this stage: its objectives, batch size and periods."""
-        return self.stage.training
 
     @property
     def flops_per_step(self) -> float:
@@ -225,11 +199,11 @@ def assemble(
         data, training, names = stage.data, stage.training, stage.training.objectives
         sets = held_out_sets(content.held_out(data, HELD_OUT_SEED, names), training, mesh)
         return RunStage(
-            stage,
-            replace(programs.step(config.execution, stage), frozen=frozen),
-            content.train(data, stage.seed, names, training.global_batch_size),
-            HeldOutText(make_eval(stage.model, names), group, tuple(sets), unigram, tokenizer.mask_id),
-            stage_flops(config, stage, teacher_model),
+            **vars(stage),
+            train_step=replace(programs.step(config.execution, stage), frozen=frozen),
+            batches=content.train(data, stage.seed, names, training.global_batch_size),
+            evaluation=HeldOutText(make_eval(stage.model, names), group, tuple(sets), unigram, tokenizer.mask_id),
+            flops_per_token=stage_flops(config, stage, teacher_model),
         )
 
     job = make_job(config, mesh, blueprint, optimizer, tokenizer, content.fingerprint, teacher)
@@ -303,7 +277,7 @@ def reschedule(job: Job, config: Config) -> Job:
             assert isinstance(evaluation, HeldOutText), "pretraining evaluates on held-out text"
             evaluation = evaluation.with_rows(stage.training.eval_rows)
         step = replace(before.train_step, schedule=stage.schedule())
-        stages.append(replace(before, stage=stage, train_step=step, evaluation=evaluation))
+        stages.append(replace(before, **vars(stage), train_step=step, evaluation=evaluation))
     metadata = job.metadata | {"config": to_dict(config)}
     return replace(job, config=config, stages=tuple(stages), metadata=metadata)
 
@@ -317,9 +291,7 @@ def evaluate_params(
     mesh = mesh_sharing([stage_at(make_stages(config), step).training.rows_at_a_time])
     job = assemble(config, content, only_at=step, teacher=teacher, mesh=mesh)
     (stage,) = job.stages
-    explained = explain_exhausted_memory(
-        f"evaluating on {stage.size}", config, job.mesh, stage.stage, of_a_recipe=False
-    )
+    explained = explain_exhausted_memory(f"evaluating on {stage.size}", config, job.mesh, stage, of_a_recipe=False)
     with jax.set_mesh(job.mesh), explained:
         on_devices = put_on_devices(params, job.blueprint.shardings.params)
         return stage.evaluation(on_devices), stage.evaluation.baselines

@@ -103,12 +103,12 @@ class Run:
             self.checkpoints.wait()
             return self.checkpoints.steps()
 
-        return explain_exhausted_memory(f"{doing} {stage.size}", self.config, self.mesh, stage.stage, saved_steps)
+        return explain_exhausted_memory(f"{doing} {stage.size}", self.config, self.mesh, stage, saved_steps)
 
     @property
     def reached_stage(self) -> RunStage:
         """The stage of the current step; the last stage if the run was resumed with fewer steps than it has taken."""
-        return self.stages[stage_at(tuple(one.stage for one in self.stages), self.step).number]
+        return stage_at(self.stages, self.step)
 
     def outcome(self) -> Outcome:
         """Return the result of the run so far."""

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 import optax
@@ -63,6 +63,9 @@ class Stage:
         rate = make_schedule(self.optimizer, self.schedule_stop - self.schedule_start)
 
         return lambda step: rate(step - self.schedule_start)
+
+
+AnyStage = TypeVar("AnyStage", bound=Stage)
 
 
 def make_stages(config: Config) -> tuple[Stage, ...]:
@@ -142,7 +145,7 @@ def rows_are_packed(data: DataConfig) -> Packed:
     return lambda batch: data.packing != "none"
 
 
-def stage_at(stages: tuple[Stage, ...], step: int) -> Stage:
+def stage_at(stages: Sequence[AnyStage], step: int) -> AnyStage:
     """The stage of the last step before the checkpoint of `step`, which is evaluated in it."""
     return next((stage for stage in stages if step <= stage.stop), stages[-1])
 

@@ -86,7 +86,7 @@ def restore_and_compare(job: Job, directory: Path) -> int:
 def train_steps(job: Job, steps: int) -> dict[str, Any]:
     """Train some steps from fresh weights; returns the losses and the digests of the rows."""
     (rows,) = job.stages
-    size = rows.stage.training.global_batch_size
+    size = rows.training.global_batch_size
     state = init_state(job.blueprint, job.config.model, job.optimizer, job.config.training.seed)
     losses, digests = [], []
     local = local_rows(job.mesh, size)

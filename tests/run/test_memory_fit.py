@@ -161,7 +161,7 @@ def test_resumed_run_keeps_the_memory_fit(tiny: Config, monkeypatch: pytest.Monk
     assert plenty.config.training.grad_accum_steps == 1 and not compiled, "nothing is compiled where all values fit"
     whole = StepPrograms(plenty.config, mesh, plenty.optimizer)
     with jax.set_mesh(mesh):
-        need = measure(whole, plenty.config.execution, plenty.stages[0].stage)
+        need = measure(whole, plenty.config.execution, plenty.stages[0])
 
     memory = 0.9 * need / USABLE["cpu"]
     monkeypatch.setattr(step_programs, "device_memory", lambda device: memory)

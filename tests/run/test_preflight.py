@@ -57,5 +57,7 @@ def test_preflight_accepts_supported_objectives(objectives: tuple[str, ...]) -> 
 def test_epochs_warning_for_too_many_passes(steps: int, rows: int, warning: str) -> None:
     (stage,) = make_stages(Config(training=TrainingConfig(steps=steps, global_batch_size=256)))
     batches = SimpleNamespace(estimated_rows=rows)
-    run = SimpleNamespace(stages=(RunStage(stage, None, batches, None, 0.0),))
+    run = SimpleNamespace(
+        stages=(RunStage(**vars(stage), train_step=None, batches=batches, evaluation=None, flops_per_token=0.0),)
+    )
     assert epochs_warning(run) == warning

@@ -93,7 +93,8 @@ def test_eta_includes_later_stages_with_longer_steps():
 def test_steps_left_weights_stages_by_flops():
     stages = make_stages(load_recipe("bert_base"))  # 900,000 steps of 128 tokens, 100,000 of 512
     run_stages = tuple(
-        RunStage(stage, None, None, None, flops) for stage, flops in zip(stages, (5.0, 6.0), strict=True)
+        RunStage(**vars(stage), train_step=None, batches=None, evaluation=None, flops_per_token=flops)
+        for stage, flops in zip(stages, (5.0, 6.0), strict=True)
     )
     assert steps_left(run_stages, 0) == 900_000 + 100_000 * 4 * 6 / 5
     assert steps_left(run_stages, 900_000) == 100_000 * 4 * 6 / 5  # the last step was short

@@ -96,7 +96,7 @@ def wrong_step(job: Job, monkeypatch: pytest.MonkeyPatch, *, before_sum: bool) -
     batch = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in rows.batches.spec(8).items()}
     with monkeypatch.context() as patched, jax.set_mesh(job.mesh):
         patched.setattr(step_module, "reduce_gradients", reduce)
-        program = stage_step(job.config, rows.stage, job.blueprint, job.optimizer).program
+        program = stage_step(job.config, rows, job.blueprint, job.optimizer).program
         return program.lower(job.blueprint.state, jax.ShapeDtypeStruct((), jnp.float32), batch, {}).compile()
 
 
@@ -256,7 +256,7 @@ def with_flipped_bit(state: TrainState, number: int, device: jax.Device, rng: np
 def test_disabled_checks_change_no_program(job: Job) -> None:
     training = replace(job.config.training, verify_every=0, digest_every=0)
     off = replace(job, config=replace(job.config, training=training))
-    other = stage_step(off.config, off.stages[0].stage, off.blueprint, off.optimizer)
+    other = stage_step(off.config, off.stages[0], off.blueprint, off.optimizer)
     (rows,) = job.stages
     with alone() as processes, jax.set_mesh(job.mesh):
         batch = {n: jax.ShapeDtypeStruct(shape, dtype) for n, (shape, dtype) in rows.batches.spec(8).items()}

@@ -213,7 +213,7 @@ def test_resumed_run_keeps_the_decided_length(
     with alone() as processes:
         job = fit_to_budget(assemble(config, content), (), lambda: 10.0, lambda config: None, processes, lines.append)
         assert "10 s used so far" in lines[0] and f"budget: {job.config.training.steps:,} steps of 0.5 s" in lines[1]
-        assert 60 < job.config.training.steps == job.stages[-1].stage.stop < 200
+        assert 60 < job.config.training.steps == job.stages[-1].stop < 200
         assert keep_decided_length(config) == config, "the run has no checkpoint"
         write_checkpoint(job.config)
         assert replace(keep_decided_length(config), model=job.config.model) == job.config

@@ -144,7 +144,7 @@ class SpikeRecovery(Callback):
     def on_log(self, step: int, figures: Figures) -> None:
         run = self.run
         try:
-            self._watch.look(stage_at(tuple(stage.stage for stage in run.stages), step), step, figures[LOSS])
+            self._watch.look(stage_at(run.stages, step), step, figures[LOSS])
         except Spike:
             with run.processes.taking_time():
                 run.checkpoints.wait()
