@@ -21,7 +21,7 @@ from bertjax.finetune.data.xnli import LABELS as XNLI_LABELS
 from bertjax.finetune.data.xnli import LANGUAGES, read_xnli, split_name
 from bertjax.finetune.kinds import KINDS
 from bertjax.finetune.kinds.choice import CHOICE
-from bertjax.finetune.kinds.kind import OPTIONS, Recipe, Task
+from bertjax.finetune.kinds.kind import OPTIONS, Kind, Recipe, Task
 from bertjax.finetune.kinds.regression import REGRESSION
 from bertjax.finetune.kinds.sequence import SEQUENCE
 from bertjax.finetune.kinds.span import SPAN
@@ -111,12 +111,24 @@ def find_task(name: str, others: Iterable[str] = ()) -> Task:
     return TASKS[name]
 
 
+def _own_tasks() -> dict[str, Kind]:
+    """Kinds by the name of the task of the user's own files. Raises ValueError if a name has two tasks."""
+    kinds: dict[str, Kind] = {}
+    for name, kind in KINDS.items():
+        if not kind.own_task:
+            continue
+        if kind.own_task in TASKS or kind.own_task in kinds:
+            raise ValueError(f"kind of task {name!r}: own_task={kind.own_task!r} is another task; choose another name")
+        kinds[kind.own_task] = kind
+    return kinds
+
+
 def make_task(config: TaskConfig) -> Task:
     """Make the task of a config: a named one, or one of the user's own files.
 
     Raises ValueError for an unknown name, and for options that the task lacks.
     """
-    own = {kind.own_task: kind for kind in KINDS.values() if kind.own_task}
+    own = _own_tasks()
     task = None if config.name in own else find_task(config.name, own)
     kind = own[config.name] if task is None else task.kind
     for key in OPTIONS:
@@ -133,7 +145,7 @@ def make_task(config: TaskConfig) -> Task:
 
 def count_input_texts(config: TaskConfig) -> int:
     """Count the texts of an input: 1 or 2, or 0 if the kind decides or the task is unknown (an imported model)."""
-    own = {kind.own_task: kind for kind in KINDS.values() if kind.own_task}.get(config.name)
+    own = _own_tasks().get(config.name)
     if own is None:
         return TASKS[config.name].texts if config.name in TASKS else 0
     # The task of an imported model has the name of its kind, which may also be a task's name, but no data.

@@ -18,25 +18,7 @@ from bertjax.finetune.kinds.tokens import TOKENS
 from bertjax.finetune.kinds.vector import VECTOR
 from bertjax.model.network import HEADS
 
-# By name, which a fine-tuned model's config has as `training.objectives`.
-KINDS = Registry[Kind]("task_kinds", {}, Kind)
-
-
-def register(kind: Kind) -> None:
-    """Register a kind by its name, and its network as a value of `model.head`."""
-    assert kind.name not in KINDS, f"two kinds of task are named {kind.name}"
-    assert HEADS.setdefault(kind.network.name, kind.network) is kind.network, f"two heads: {kind.network.name}"
-    KINDS[kind.name] = kind
-
-
-def get_kind(name: str) -> Kind:
-    """Look up a kind by name. Raises ValueError for an unknown name, with the nearest ones."""
-    if name not in KINDS:
-        raise ValueError(f"kind of task {name!r} is unknown; {suggestion(name, KINDS, count=3)}")
-    return KINDS[name]
-
-
-for _kind in (
+_ALL = (
     SEQUENCE,
     REGRESSION,
     RELEVANCE,
@@ -48,5 +30,14 @@ for _kind in (
     VECTOR,
     TEXT_VECTOR,
     DENOISING,
-):
-    register(_kind)
+)
+# By name, which a fine-tuned model's config has as `training.objectives`.
+KINDS = Registry("task_kinds", {kind.name: kind for kind in _ALL}, Kind)
+HEADS.own.update({kind.network.name: kind.network for kind in _ALL})  # the package's, also while a plug-in is imported
+
+
+def get_kind(name: str) -> Kind:
+    """Look up a kind by name. Raises ValueError for an unknown name, with the nearest ones."""
+    if name not in KINDS:
+        raise ValueError(f"kind of task {name!r} is unknown; {suggestion(name, KINDS, count=3)}")
+    return KINDS[name]
