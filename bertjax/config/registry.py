@@ -152,6 +152,11 @@ class Registry(MutableMapping[str, T]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
+    def plugin_digest(self, name: str) -> str:
+        """SHA-256 of the plug-in that registered a member; "" for the package, this program and entry points."""
+        owners = (plugin for plugin in loaded_plugins.values() if (self._group, name) in plugin.members)
+        return next((plugin.digest for plugin in owners), "")
+
     def values(self) -> ValuesView[T]:
         """The members, without recording entry points as used."""
         return dict(self.items()).values()

@@ -69,6 +69,15 @@ def split_paragraphs(text: str) -> Iterator[str | None]:
     yield None
 
 
+def end_last(paragraphs: Iterable[str | None]) -> Iterator[str | None]:
+    """Add the None that ends the last document, if it is missing from a stream of paragraphs."""
+    last = None
+    for last in paragraphs:
+        yield last
+    if last is not None:
+        yield None
+
+
 def divide_works(paragraphs: Iterable[str | None], longest: int, counts: ReadCounts) -> Iterator[str | None]:
     """Divide documents of over `longest` characters in a stream of paragraphs, at headings or between paragraphs.
 

@@ -35,7 +35,7 @@ from bertjax.text.corpus import Corpus, Unit, refuse_changed
 from bertjax.text.division import LEAST_DOCUMENTS, divide
 from bertjax.text.documents import DIVIDING_VERSION, describe_counts
 from bertjax.text.earlier_units import take_over_units
-from bertjax.text.filters.registry import filters_fingerprint, require_filters
+from bertjax.text.filters.registry import FILTERS, filters_fingerprint, require_filters
 from bertjax.text.groups import read_groups
 from bertjax.text.marks import warn_of_stripped_accents
 from bertjax.text.pool import Runner, processes
@@ -233,6 +233,10 @@ def _plan_store(
         **units,
         **({"filters": filters_fingerprint(data.filters)} if data.filters else {}),
     }
+    kinds = {file.kind for files in corpus.files for file in files}
+    digests = {*map(KINDS.plugin_digest, kinds), *map(FILTERS.plugin_digest, data.filters)} - {""}
+    if digests:  # an edited plug-in may read or leave out other text
+        inputs_json["plugins"] = sorted(digests)
     if division.longest:
         inputs_json["dividing"] = DIVIDING_VERSION
     if not tokenizer.rules.prefix_space:

@@ -104,10 +104,17 @@ def list_reasons(filters: Sequence[Filter]) -> list[str]:
 
 
 def judge(filters: Sequence[Filter], text: str) -> int:
-    """Return a document's verdict by the filters that judge documents one by one."""
+    """Return a document's verdict by the filters that judge documents one by one.
+
+    Raises ValueError for a filter that returns a reason that it does not list.
+    """
     before = 0
     for one in filters:
         if one.broken_rule is not None and (reason := one.broken_rule(text)):
+            if reason not in one.reasons:
+                raise ValueError(
+                    f"filter {one.name!r} returned {reason!r}, which is not one of its reasons {one.reasons}"
+                )
             return before + 1 + one.reasons.index(reason)
         before += len(one.reasons)
     return 0

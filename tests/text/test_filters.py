@@ -14,6 +14,7 @@ from bertjax.storage.remote import remote_files
 from bertjax.text import corpus, screening
 from bertjax.text import prepare as module
 from bertjax.text.filters import exact_duplicates, gopher_quality, gopher_repetition, near_duplicates
+from bertjax.text.filters.filter import Filter
 from bertjax.text.filters.registry import FILTERS, choose
 from bertjax.text.prepare import prepare, prepare_share, reading_notes, require_sources
 from bertjax.text.screening import later_copies
@@ -331,6 +332,27 @@ def test_filters_that_leave_too_few_documents_are_refused(data):
     with pytest.raises(ValueError, match="leaves 0 documents for training") as error:
         prepare(changed(data, filters=("gopher_quality",)))
     assert "60  gopher_quality: fewer than 50" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"reasons": "long", "broken_rule": str}, "reasons='long'; give a tuple"),
+        ({"reasons": ("long",)}, "give it `broken_rule` or `signature`, and not both"),
+    ],
+)
+def test_incomplete_filter_is_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        Filter("mine", **fields)
+
+
+def test_unlisted_reason_of_a_filter_is_refused():
+    mine = Filter("mine", ("long",), lambda text: text)
+    assert (screening.judge([mine], "long"), screening.judge([mine], "")) == (1, 0)
+    with pytest.raises(
+        ValueError, match=r"filter 'mine' returned 'short', which is not one of its reasons \('long',\)"
+    ):
+        screening.judge([mine], "short")
 
 
 def test_verdicts_fit_into_a_byte():

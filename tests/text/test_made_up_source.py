@@ -2,13 +2,15 @@
 
 import importlib.util
 import sys
+from dataclasses import replace
 
 import pytest
 from small_corpus import WORDS, changed
 
+from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.corpus import Corpus
 from bertjax.text.prepare import prepare, reading_notes
-from bertjax.text.sources.registry import KINDS, parse_source, source_files
+from bertjax.text.sources.registry import KINDS, parse_source, read_documents, source_files
 from bertjax.text.store.format import TokenStore
 from bertjax.text.store.manifest import SPLITS
 
@@ -94,3 +96,15 @@ def test_made_up_source_reports_errors(cards, data):
     write_cards(cards / "a.cards", ["fine", "not!!"])
     with pytest.raises(ValueError, match=r"a\.cards, card 1: it shouts"):
         prepare(changed(data, sources=("cards",)))
+
+
+def test_last_document_may_lack_its_end(cards, monkeypatch):
+    write_cards(cards / "a.cards", ["One sentence. | Another one."] * 3)
+    (file,) = source_files(parse_source("cards"))
+    ended = [document.text for document in read_documents(file)]
+    read = KINDS["cards"].read
+    kind = replace(KINDS["cards"], read=lambda file, counts: [*read(file, counts)][:-1])
+    monkeypatch.setitem(KINDS, "unended", kind)
+    counts = ReadCounts()
+    assert [document.text for document in read_documents(replace(file, kind="unended"), counts)] == ended
+    assert len(ended) == 3 and counts.empty_documents == 0

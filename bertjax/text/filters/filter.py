@@ -40,3 +40,9 @@ class Filter:
     for_prose: bool = False  # whether its rules suit only prose, not sequences of letters
     version: int = 1  # a change makes new stores
     needs: tuple[str, str] | None = None  # the optional module that it imports, and the argument for pip
+
+    def __post_init__(self) -> None:
+        if isinstance(self.reasons, str) or not self.reasons:
+            raise ValueError(f"filter {self.name!r}: reasons={self.reasons!r}; give a tuple of one reason or more")
+        if (self.broken_rule is None) == (self.signature is None):
+            raise ValueError(f"filter {self.name!r}: give it `broken_rule` or `signature`, and not both")

@@ -15,7 +15,7 @@ from bertjax.storage.lean_import import require_package
 from bertjax.storage.remote import content_tag, is_remote
 from bertjax.storage.sums import sha256_of_file
 from bertjax.storage.utf8 import ReadCounts, UnreadableFileError
-from bertjax.text.documents import Document, assemble, divide_works
+from bertjax.text.documents import Document, assemble, divide_works, end_last
 from bertjax.text.sources import (
     csv_rows,
     docs,
@@ -238,7 +238,7 @@ def read_documents(file: SourceFile, counts: ReadCounts | None = None, longest: 
     assert kind.read is not None, f"{file.kind} has no text: require_text was not called"
     own = ReadCounts()
     try:
-        paragraphs = kind.read(file, own)
+        paragraphs = end_last(kind.read(file, own))
         if longest:
             paragraphs = divide_works(paragraphs, longest, own)
         yield from assemble(paragraphs, own, sentence_per_line=kind.sentence_per_line, is_sequence=kind.is_sequence)
