@@ -435,12 +435,14 @@ def test_init_from_starts_a_new_run_from_weights(run: tuple[Path, Path, list[str
 
 def test_suggested_command_repeats_the_options() -> None:
     overrides = ["--data.sources", "text:a b/*.txt", "lines:c", "--data.vocab=old.txt", "--name", "x"]
-    parsed = argparse.Namespace(config="my recipe.py:small", overrides=overrides)
+    parsed = argparse.Namespace(config="my recipe.py:small", overrides=overrides, plugin=[])
     sources = "bertjax prepare 'my recipe.py:small' --data.sources 'text:a b/*.txt' lines:c"
     assert shell_command("prepare", parsed) == f"{sources} --data.vocab=old.txt --name x"
     assert shell_command("prepare", parsed, {"data.vocab": "new.txt"}) == f"{sources} --name x --data.vocab new.txt"
     parsed.overrides = ["--data.vocab_size", "9", "--data.sources", "docs:"]
     assert shell_command("plan", parsed, {"data.vocab-size": "8"}).endswith("--data.sources docs: --data.vocab-size 8")
+    parsed.plugin, parsed.overrides = ["a.py", "my.module"], []
+    assert shell_command("plan", parsed) == "bertjax plan 'my recipe.py:small' --plugin a.py --plugin my.module"
 
 
 @pytest.mark.long  # test_checkpoint.py tests the same message with damaged files

@@ -151,9 +151,9 @@ def shell_command(
     """
     keys = keys or {}
     changed = [word for key, value in keys.items() for word in (f"--{key}", value)]
-    return shlex.join(
-        ["bertjax", verb, arguments.config, *_drop_keys(arguments.overrides, {*keys, *leaving_out}), *changed]
-    )
+    plugins = [word for plugin in arguments.plugin for word in ("--plugin", plugin)]
+    kept = _drop_keys(arguments.overrides, {*keys, *leaving_out})
+    return shlex.join(["bertjax", verb, arguments.config, *plugins, *kept, *changed])
 
 
 def _drop_keys(overrides: Sequence[str], keys: Collection[str]) -> list[str]:

@@ -112,15 +112,24 @@ def _open(name: str, digest: str, run: str, read: Callable[[str], bytes]) -> Plu
         )
     if not is_file:
         return _import(Plugin(name, _digest_of_module(name)), name)
-    try:
-        source = read(copy)
-    except OSError as error:
-        raise ValueError(f"{run}/{copy}: {error}; name the plug-in's file: --plugin FILE") from None
-    if hashlib.sha256(source).hexdigest() != digest:
-        raise ValueError(
-            f"{run}/{copy}: its digest is not the one that the run records, {digest[:_SHOWN]}...; restore it"
-        )
-    return _import(Plugin(name, digest, source), f"{run}/{copy}")
+    for place in (copy, earlier_copy(name, digest)):
+        try:
+            source = read(place)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise ValueError(f"{run}/{place}: {error}; name the plug-in's file: --plugin FILE") from None
+        if hashlib.sha256(source).hexdigest() == digest:
+            return _import(Plugin(name, digest, source), f"{run}/{place}")
+    raise ValueError(
+        f"{run}/{copy}: no copy has the digest that the run records, {digest[:_SHOWN]}...; restore it, or name the "
+        "plug-in's file: --plugin FILE"
+    )
+
+
+def earlier_copy(name: str, digest: str) -> str:
+    """Path in a run's directory of the copy of a plug-in file that was replaced by one of the same name."""
+    return f"{FOLDER}/{Path(name).stem}.{digest[:_SHOWN]}.py"
 
 
 def _import(plugin: Plugin, place: str) -> Plugin:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import json
 import os
 import secrets
@@ -180,7 +181,10 @@ def describe_run(config: Config, tokenizer: Tokenizer, staging: StagingDir | Non
     for name, (recorded, content) in plug_ins.files().items():
         if recorded in config.plugins:
             (directory / plug_ins.FOLDER).mkdir(exist_ok=True)
-            replace_bytes(directory / plug_ins.FOLDER / name, content)
+            copy = directory / plug_ins.FOLDER / name
+            if copy.is_file() and (earlier := copy.read_bytes()) != content:  # checkpoints may record it
+                replace_bytes(directory / plug_ins.earlier_copy(name, hashlib.sha256(earlier).hexdigest()), earlier)
+            replace_bytes(copy, content)
     return notice
 
 

@@ -25,11 +25,13 @@ def require_loggers(names: Iterable[str]) -> None:
     """Raise ValueError, naming the remedy, for a logger that does not exist, is not installed, or cannot log."""
     for name in names:
         if (logger := LOGGERS.get(name)) is None:
-            raise ValueError(f"log: no logger {name!r} (--log {name}); {suggestion(name, LOGGERS)}")
-        if importlib.util.find_spec(logger.package) is None:
+            hint = suggestion(name, LOGGERS, f"choose from {', '.join(LOGGERS)}, or name its plug-in: --plugin FILE")
+            raise ValueError(f"log: no logger {name!r} (--log {name}); {hint}")
+        if logger.package and importlib.util.find_spec(logger.package.partition(".")[0]) is None:
+            remedy = f"pip install 'bertjax[{logger.extra}]'" if logger.extra else "install it"
             raise ValueError(
-                f"log: {name!r} (--log {name}) needs the package {logger.package}, which is not installed; "
-                f"pip install 'bertjax[{logger.extra}]', or leave it out"
+                f"log: {name!r} (--log {name}) needs the package {logger.package}, which is not installed; {remedy}, "
+                "or leave it out"
             )
         logger.require_ready()
 

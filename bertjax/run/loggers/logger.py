@@ -30,7 +30,7 @@ class LoggedRun:
 class Logger:
     """A service for the curves of runs. To add one: an object in its own module, a line in `bertjax.run.loggers`."""
 
-    package: str  # imported by `open`
+    package: str  # imported by `open`; "" if it needs none
     open: Callable[[LoggedRun, Path, int], Writer]  # (run, folder for files, step to resume at; 0 for a new run)
     extra: str = ""  # the extra of bertjax that installs the package; "" if every installation has it
     require_ready: Callable[[], None] = lambda: None  # raises ValueError if the user must do something first
