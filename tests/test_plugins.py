@@ -6,6 +6,7 @@ import hashlib
 import math
 import re
 import sys
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,8 +28,11 @@ from bertjax.input.targets.registry import TARGETS
 from bertjax.run.checkpoint import saved_steps
 from bertjax.run.hooks import make_hooks
 from bertjax.run.loggers import require_loggers
+from bertjax.run.run_directory import describe_run
 from bertjax.run.telemetry import curves, read_metrics
 from bertjax.text.sources.registry import KINDS, parse_source
+from bertjax.tokenization.tokenizer import TextRules
+from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
@@ -91,7 +95,7 @@ def test_documented_plugins_work_from_text_to_transformers(tmp_path, monkeypatch
         .replace('"nsp_head"))', f'"nsp_head"), {SHOWN})')
         .replace("return classified(", "return {'tokens': batch['length_weights'].sum()} | classified(")
     )
-    assert len(FILES) == 5 and [name for name in FILES if FILES[name] != code[name]] == ["length.py", "target_loss.py"]
+    assert len(FILES) == 8 and [name for name in FILES if FILES[name] != code[name]] == ["length.py", "target_loss.py"]
     named = [word for name in FILES for word in ("--plugin", write(tmp_path, name, code[name]))]
     films, run = subtitles(tmp_path / "films"), tmp_path / "run"
     keys = SIX_STEPS | {"training.steps": 12, "data.packing": "pairs", "model.family": "clinical-bert"}
@@ -99,6 +103,7 @@ def test_documented_plugins_work_from_text_to_transformers(tmp_path, monkeypatch
     words = ["pretrain", str(write_recipe(tmp_path)), *named, "--data.sources", f"subtitles:{films}/*.srt"]
     words += [word for key, value in keys.items() for word in (f"--{key}", str(value))]
     words += ["--training.objectives", "mlm", "length", "even_mlm"]
+    words += ["--data.filters", "short", "--data.masking", "evens", "--log", "lines"]
 
     assert main([*words, "--hooks", "target_loss"]) == 0
     assert saved_steps(run) == [6], "the hook stops the run at its first evaluation"
@@ -114,6 +119,7 @@ def test_documented_plugins_work_from_text_to_transformers(tmp_path, monkeypatch
     assert logged["eval/length_accuracy"][0] == [6, 12]
     assert {*logged["train/length_tokens"][1]} == {1.0}, "a figure of any name is logged"
     assert 0.5 <= logged["baseline/length_majority"][1][0] <= 1
+    assert (run / "figures.jsonl").read_text().count("eval/mlm_loss") == 2
     assert "of the lengths are correct" in (run / "report.html").read_text(encoding="utf-8")
 
     forget(monkeypatch)  # each verb opens the run with its recorded plug-ins
@@ -145,8 +151,14 @@ def test_only_plugins_named_by_the_user_are_imported(tmp_path, monkeypatch):
     assert TARGETS["one"] == "one"
 
     forget(monkeypatch)
-    with pytest.raises(ValueError, match=r"run/plugins/one\.py: its digest is not the one that the run records"):
+    with pytest.raises(ValueError, match=r"run/plugins/one\.py: no copy has the digest that the run records"):
         plugins.open_plugins([recorded], "run", lambda name: b"evil = True")
+    forget(monkeypatch)  # a copy that another one of its name has replaced in the run
+    copies = {plugins.earlier_copy("one.py", recorded.partition("@sha256:")[2]): Path(path).read_bytes()}
+    plugins.open_plugins([recorded], "run", lambda name: copies.get(name, b"evil = True"))
+    assert TARGETS["one"] == "one"
+
+    forget(monkeypatch)
     read = []
     for untrusted in (f"one.py@sha256:{'0' * 64}", "one.py", "this", "antigravity@sha256:0"):
         with pytest.raises(ValueError, match=r"run needs the plug-in .* not named on this machine before"):
@@ -225,6 +237,38 @@ def test_invalid_registrations_are_refused(tmp_path):
     plugins.use_plugins([write(tmp_path, "four.py", "import bertjax\nbertjax.register('families', 'four', 4)\n")])
     with pytest.raises(ValueError, match=r"four\.py: 'four' in 'families' is int; give Family"):
         FAMILIES["four"]
+
+
+SHORT = """
+import bertjax
+from bertjax.text.filters.filter import Filter
+
+bertjax.register("filters", "short", Filter("short", ("long",), lambda text: "long" if len(text) > LONGEST else ""))
+"""
+
+
+def test_edited_filter_makes_a_new_store(tmp_path, monkeypatch):
+    (tmp_path / "text.txt").write_text("".join(f"{'Some words. ' * number}\n\n" for number in range(1, 41)))
+    words = ["prepare", str(write_recipe(tmp_path)), "--plugin", str(tmp_path / "short.py"), "--data.filters", "short"]
+    words += ["--data.sources", f"text:{tmp_path}/text.txt", "--data.root", str(tmp_path), "--data.vocab-size", "60"]
+    documents = []
+    for longest in (2_000, 2_000, 20_000):
+        write(tmp_path, "short.py", SHORT.replace("LONGEST", str(longest)))
+        assert main(words) == 0
+        documents.append(len({*tmp_path.glob("store-*")}))
+        forget(monkeypatch)
+    assert documents == [1, 1, 2]
+
+
+def test_run_keeps_the_plugin_that_an_edited_one_replaces(tmp_path):
+    (tmp_path / "run").mkdir()
+    config, tokenizer = Config(run_dir=str(tmp_path / "run")), WordPiece(SPECIAL_TOKENS, TextRules(True, True))
+    for more in ("", "# edited"):
+        recorded = plugins.use_plugins([write(tmp_path, "one.py", registering("one", more))])
+        describe_run(replace(config, plugins=recorded), tokenizer)
+    copies = sorted(path.name for path in (tmp_path / "run" / "plugins").iterdir())
+    digest = hashlib.sha256(registering("one").encode()).hexdigest()
+    assert copies == [f"one.{digest[:12]}.py", "one.py"]
 
 
 BROKEN = """

@@ -15,6 +15,7 @@ from scipy import stats
 from bertjax.config import DataConfig
 from bertjax.input.layout import lay_out, truncate
 from bertjax.input.masking.rule import MaskRule, mask_tokens
+from bertjax.input.masking.units import Unit
 from bertjax.input.randomness import hash64
 from bertjax.input.targets.mlm import next_tokens
 
@@ -40,6 +41,38 @@ def same_text(length: int, total: int, first: int, copies: int) -> tuple[np.ndar
 def rule(slots: int, whole_words: bool = False, probability: float = 0.15) -> MaskRule:
     data = DataConfig(masking="words" if whole_words else "tokens", max_predictions=slots, mask_probability=probability)
     return MaskRule.of(data, SPECIALS, MemorySplit([[5]]))
+
+
+class Chosen(Unit):
+    """Returns the columns that a test gives."""
+
+    needs_words = False
+
+    def __init__(self, columns: np.ndarray) -> None:
+        self.columns = columns
+
+    def choose(self, candidates, continues, counts, keys, slots):
+        return self.columns
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ([[3, 5]], None),
+        ([[5, 3]], "must return ascending columns of candidates"),
+        ([[0, 3]], "must return ascending columns of candidates"),  # [CLS]
+        ([[3, 3]], "must return ascending columns of candidates"),
+        ([[3, 5, 6]], r"`choose` returned int64 \[1, 3\], not int64 \[1, 2\]"),
+    ],
+)
+def test_choice_of_a_unit_is_checked(columns: list, message: str | None) -> None:
+    ids, candidates, _ = same_text(16, 16, 6, 1)
+    chosen = replace(rule(2), unit=Chosen(np.array(columns, np.int64)))
+    if message is None:
+        assert mask_tokens(ids, candidates, keys(1), chosen)[1]["mlm_positions"].tolist() == columns
+    else:
+        with pytest.raises(ValueError, match=f"masking unit Chosen: .*{message}"):
+            mask_tokens(ids, candidates, keys(1), chosen)
 
 
 def reference_whole_words(text: list[int], first: int, slots: int, passes: int) -> list[Masked]:

@@ -140,6 +140,7 @@ def mask_tokens(
         positions = draw_by_weight(candidates, rule.weights[input_ids], counts, order_keys, slots)
     else:
         positions = rule.unit.choose(candidates, continues, counts, order_keys, slots)
+        _require_chosen(rule.unit, positions, candidates, counts, slots)
     is_used = positions < input_ids.shape[1]
     positions[~is_used] = 0
     cells = positions + np.arange(len(positions))[:, None] * input_ids.shape[1]
@@ -156,6 +157,24 @@ def mask_tokens(
         "mlm_labels": np.where(is_used, labels, 0),
         "mlm_weights": is_used.astype(np.float32),
     }
+
+
+def _require_chosen(unit: Unit, columns: np.ndarray, candidates: np.ndarray, counts: np.ndarray, slots: int) -> None:
+    """Raise ValueError if a unit's choice is not what `Unit.choose` describes."""
+    rows, length = candidates.shape
+    name = type(unit).__name__
+    if columns.shape != (rows, slots) or columns.dtype != np.int64:
+        raise ValueError(
+            f"masking unit {name}: `choose` returned {columns.dtype} {[*columns.shape]}, not int64 {[rows, slots]}"
+        )
+    used = columns < length
+    ascends = (columns[:, 1:] > columns[:, :-1]) | ~used[:, 1:]
+    inside = np.take_along_axis(candidates, np.where(used, columns, 0), axis=1) | ~used
+    if not (ascends.all() and inside.all() and (columns >= 0).all() and (used.sum(axis=1) <= counts).all()):
+        raise ValueError(
+            f"masking unit {name}: `choose` must return ascending columns of candidates, at most `counts` per row, and "
+            f"{length} in unused slots"
+        )
 
 
 def token_counts(text: TextView | Segments, vocab_size: int) -> np.ndarray:
