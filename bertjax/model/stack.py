@@ -132,11 +132,7 @@ class Stack(NamedTuple):
         config = self.config
         numbers = jnp.arange(first_number, first_number + config.num_hidden_layers, dtype=jnp.uint32)
         windows = layer_windows(config)
-
-        def gathered_step(layer: Layer, inputs: LayerInputs, x: jax.Array, extra: Any) -> tuple[jax.Array, Any]:
-            return step(self._gather(layer), inputs, x, extra)
-
-        scan = partial(_scan, gathered_step, self.execution, inputs)
+        scan = partial(self._scan, step, inputs)
         if self.first is not None:
             alone, others = (_slice_tree((numbers, extras), part) for part in (slice(0, 1), slice(1, None)))
             x, first_collected = scan(windows[:1], x, (None, *alone), shared=self.first)
@@ -157,6 +153,53 @@ class Stack(NamedTuple):
             collected.append(group_collected)
         return x, _concatenate(collected)
 
+    def _scan(
+        self,
+        step: Step,
+        inputs: LayerInputs,
+        windows: tuple[int, ...],
+        x: jax.Array,
+        items: Any,
+        shared: Layer | None = None,
+    ) -> tuple[jax.Array, Any]:
+        """Run consecutive layers; `items` stacks their (layer, number, extra), with `shared` (None, number, extra).
+
+        The scan runs over periods, within which each layer's window is known at trace time, as fused kernels require.
+        Layers that do not fill a period run after the scan.
+        """
+        period, unroll = _period(windows), self.execution.scan_unroll
+        periods = len(windows) // period
+
+        def run_layer(x: jax.Array, item: Any, window: int) -> tuple[jax.Array, Any]:
+            layer, number, extra = item
+            layer = self._gather(layer if shared is None else shared)
+            return step(layer, inputs.for_layer(number, window), x, extra)
+
+        if self.execution.remat != "none":
+            run_layer = jax.checkpoint(run_layer, policy=REMAT_POLICIES[self.execution.remat], static_argnums=2)
+
+        def run_period(x: jax.Array, members: tuple[Any, ...]) -> tuple[jax.Array, tuple[Any, ...]]:
+            collected = []
+            for member, window in zip(members, windows[:period], strict=True):
+                x, layer_collected = run_layer(x, member, window)
+                collected.append(layer_collected)
+            return x, tuple(collected)
+
+        collected = []
+        scanned = 0 if unroll >= periods else periods * period
+        if scanned:
+            members = _split_periods(_slice_tree(items, slice(0, scanned)), period)
+            x, periods_collected = jax.lax.scan(run_period, x, members, unroll=unroll)
+            collected.append(_interleave(periods_collected))
+        # The rest of the layers; all of them if the scan would be fully unrolled, since it would still stack and slice
+        # what each layer keeps for the backward pass.
+        for item, window in zip(
+            _unstack_tree(_slice_tree(items, slice(scanned, None))), windows[scanned:], strict=True
+        ):
+            x, layer_collected = run_layer(x, item, window)
+            collected.append(jax.tree.map(lambda value: value[None], layer_collected))
+        return x, _concatenate(collected)
+
     def _gather(self, layer: Layer) -> Layer:
         """Gather the weights of a layer if a device holds shards of them (`execution.gather`).
 
@@ -164,53 +207,6 @@ class Stack(NamedTuple):
         """
         width = layer.attention.query.kernel.shape[0]
         return layer if width == self.config.hidden_size else gather_layer(layer, self.execution.dtype)
-
-
-def _scan(
-    step: Step,
-    execution: ExecutionConfig,
-    inputs: LayerInputs,
-    windows: tuple[int, ...],
-    x: jax.Array,
-    items: Any,
-    shared: Any = None,
-) -> tuple[jax.Array, Any]:
-    """Run consecutive layers; `items` stacks (layer, number, extra) of each, or with `shared` (None, number, extra).
-
-    The scan runs over periods, within which each layer's window is known at trace time, as fused kernels require.
-    Layers that do not fill a period run after the scan.
-    """
-    period = _period(windows)
-    periods = len(windows) // period
-
-    def run(x: jax.Array, item: Any, window: int) -> tuple[jax.Array, Any]:
-        def body(x: jax.Array, item: Any) -> tuple[jax.Array, Any]:
-            layer, number, extra = item
-            return step(layer if shared is None else shared, inputs.for_layer(number, window), x, extra)
-
-        if execution.remat != "none":
-            body = jax.checkpoint(body, policy=REMAT_POLICIES[execution.remat])
-        return body(x, item)
-
-    def run_period(x: jax.Array, members: tuple[Any, ...]) -> tuple[jax.Array, tuple[Any, ...]]:
-        collected = []
-        for member, window in zip(members, windows[:period], strict=True):
-            x, layer_collected = run(x, member, window)
-            collected.append(layer_collected)
-        return x, tuple(collected)
-
-    collected = []
-    scanned = 0 if execution.scan_unroll >= periods else periods * period
-    if scanned:
-        members = _split_periods(_slice_tree(items, slice(0, scanned)), period)
-        x, periods_collected = jax.lax.scan(run_period, x, members, unroll=execution.scan_unroll)
-        collected.append(_interleave(periods_collected))
-    # The rest of the layers; all of them if the scan would be fully unrolled, since it would still stack and slice what
-    # each layer keeps for the backward pass.
-    for item, window in zip(_unstack_tree(_slice_tree(items, slice(scanned, None))), windows[scanned:], strict=True):
-        x, layer_collected = run(x, item, window)
-        collected.append(jax.tree.map(lambda value: value[None], layer_collected))
-    return x, _concatenate(collected)
 
 
 def _period(windows: tuple[int, ...]) -> int:
