@@ -48,20 +48,33 @@ class Layer(nnx.Module):
     def __call__(self, x_BLD: jax.Array, inputs: LayerInputs, queries_BLD: jax.Array | None = None) -> jax.Array:
         """Compute the next layer's input; `queries_BLD` replaces x in the queries and in the residual connection."""
         layer_input, keys = x_BLD, inputs.dropout_keys
+        # 1. Attention; its LayerNorm is in `_norm_and_expand`, or in `attention_input` with `norm_place` pre
         attended = self.attention(x_BLD, inputs, queries_BLD, self.attention_input)
         residual = x_BLD if queries_BLD is None else queries_BLD
         x_BLD = residual + self._scale_branch(dropout(attended, keys, ATTENTION_OUTPUT, self.dropout_rate))
+
+        # 2. Feed-forward
         # A norm and the product that follows are one function, so that the backward pass keeps no normalised x.
-        residual, parts = recomputed(self._expand)(x_BLD)
+        residual, parts = recomputed(self._norm_and_expand)(x_BLD)
         x_BLD = residual + self._scale_branch(dropout(self.mlp.contract(*parts), keys, MLP_OUTPUT, self.dropout_rate))
         if not self.pre:
             x_BLD = self.mlp_norm(x_BLD)
+
+        # 3. The convolution beside both halves (DeBERTa-v2)
         if self.convolution is not None:
             x_BLD = self.convolution(layer_input, x_BLD, inputs.sequence_ids, keys)
         return constrain(x_BLD, "act_batch", "act_length", "act_embed")
 
-    def _expand(self, x_BLD: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-        """Return the residual of the second half, and the inputs of its activation."""
+    def attention_input(self, x_BLD: jax.Array) -> jax.Array:
+        """The input of attention: with `norm_place` pre, the normalised input of the layer."""
+        return self.attention_norm(x_BLD) if self.pre and self.attention_norm is not None else x_BLD
+
+    def _norm_and_expand(self, x_BLD: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+        """Apply the norm between the halves: (residual of the feed-forward half, inputs of its activation).
+
+        The norm is the last operation of the attention half; with `norm_place` pre it is the first of the feed-forward
+        half, and the residual is not normalised.
+        """
         if self.pre:
             return x_BLD, self.mlp.expand(self.mlp_norm(x_BLD))
         assert self.attention_norm is not None, "only layers with norm_place pre may lack this norm"
@@ -71,10 +84,6 @@ class Layer(nnx.Module):
     def _scale_branch(self, branch_BLD: jax.Array) -> jax.Array:
         """Scale a branch before it is added to the residual stream (`residual_depth`)."""
         return branch_BLD if self.divisor == 1.0 else branch_BLD / self.divisor
-
-    def attention_input(self, x_BLD: jax.Array) -> jax.Array:
-        """The input of attention: with `norm_place` pre, the normalised input of the layer."""
-        return self.attention_norm(x_BLD) if self.pre and self.attention_norm is not None else x_BLD
 
 
 # (layer, its inputs, x, its part of `extras`) -> (x for the next layer, what to collect)
