@@ -93,11 +93,9 @@ class Forward:
         keys, attention = self._dropout_keys(network), self._attention[network]
         if decodes:
             vectors = module.decode(*inputs, keys, packed=self._packed, attention=attention)
-        elif GLOBAL_POSITIONS in batch:  # tokens that a task marks; networks without global tokens ignore them
-            marked = batch[GLOBAL_POSITIONS]
-            vectors = module.encode(*inputs, keys, packed=self._packed, attention=attention, global_positions=marked)
         else:
-            vectors = module.encode(*inputs, keys, packed=self._packed, attention=attention)
+            marked = batch.get(GLOBAL_POSITIONS)  # networks without global tokens ignore them
+            vectors = module.encode(*inputs, keys, packed=self._packed, attention=attention, global_positions=marked)
         self._encoded.append(_Encoded(network, decodes, inputs, vectors))
         return vectors
 
