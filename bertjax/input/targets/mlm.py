@@ -65,24 +65,22 @@ class NextTokens:
 _PREDICTED = {"masked": HiddenTokens(), "next": NextTokens()}
 
 
-def _from_records(features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {
-        "mlm_positions": features["masked_lm_positions"].astype(np.int32),
-        "mlm_labels": features["masked_lm_ids"].astype(np.int32),
-        "mlm_weights": features["masked_lm_weights"],
-    }
-
-
 class TokenPrediction(Target):
     """The predictions that `data.predict` names."""
-
-    from_records = staticmethod(_from_records)
 
     def keys(self, data: DataConfig) -> dict[str, BatchArray]:
         return _PREDICTED[data.predict].keys(data)
 
     def prepare(self, data: DataConfig, vocabulary: Vocabulary, split: TextView) -> Make:
         return _PREDICTED[data.predict].prepare(data, vocabulary, split)
+
+    @staticmethod
+    def from_records(features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {
+            "mlm_positions": features["masked_lm_positions"].astype(np.int32),
+            "mlm_labels": features["masked_lm_ids"].astype(np.int32),
+            "mlm_weights": features["masked_lm_weights"],
+        }
 
 
 def prediction_arrays(slots: int, may_be_full: bool = False, prefix: str = "mlm") -> dict[str, BatchArray]:
