@@ -34,7 +34,7 @@ from bertjax.training.objectives import Objective
 from bertjax.training.objectives.objective import GLOBAL_POSITIONS
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.stages import make_stages, stage_step
-from bertjax.training.step import GradientMetrics, several_sequences
+from bertjax.training.step import GradientMetrics
 from bertjax.training.teacher import Teacher, flops_of_networks
 
 
@@ -163,7 +163,6 @@ def assemble_task(
         blueprint,
         optimizer,
         objectives=(train_objective,),
-        packed=several_sequences,
         gradient_metrics=gradient_metrics,
     )
     mark_global_tokens = partial(

@@ -30,12 +30,10 @@ from bertjax.training.objectives import Batch, Forward, HeldOutFacts, Objective
 from bertjax.training.state import Blueprint
 from bertjax.training.step import (
     Metrics,
-    Packed,
     averages,
     batch_weights,
     bind_networks,
     objective_sums,
-    several_sequences,
     step_options,
 )
 
@@ -146,7 +144,7 @@ def make_eval_step(
     blueprint: Blueprint,
     objectives: tuple[Objective, ...],
     *,
-    packed: Packed,
+    packed: bool | None,
     platform: str | None = None,
     deterministic: bool = False,
 ) -> EvalStep:
@@ -164,7 +162,7 @@ def make_predict_step(
     objectives: tuple[Objective, ...],
     outputs: Callable[[Network, jax.Array, Batch], jax.Array],
     *,
-    packed: Packed = several_sequences,
+    packed: bool | None = None,
     deterministic: bool = False,
 ) -> PredictStep:
     """Make the jitted `(params, batch) -> (outputs [B, ...], sums and weights)`, without dropout.
@@ -184,7 +182,7 @@ def _per_shard(
     blueprint: Blueprint,
     local: Callable[[Forward, Batch], Any],
     out_specs: Any,
-    packed: Packed,
+    packed: bool | None,
     platform: str | None,
     deterministic: bool,
     out_shardings: Any = None,

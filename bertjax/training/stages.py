@@ -33,7 +33,7 @@ from bertjax.storage.progress import Progress
 from bertjax.training.objectives import OBJECTIVES, Objective, make_objectives
 from bertjax.training.schedules import Schedule, make_schedule
 from bertjax.training.state import Blueprint
-from bertjax.training.step import GradientMetrics, Packed, TrainStep, make_train_step
+from bertjax.training.step import GradientMetrics, TrainStep, make_train_step
 
 if TYPE_CHECKING:
     from jaxlib._jax import Device  # jax.Device is a variable to type checkers
@@ -94,14 +94,13 @@ def stage_step(
     optimizer: optax.GradientTransformation,
     platform: str | None = None,
     objectives: tuple[Objective, ...] | None = None,
-    packed: Packed | None = None,
     gradient_metrics: GradientMetrics | None = None,
 ) -> TrainStep:
     """Make the train step of a stage, the same for a run and for a plan.
 
-    `objectives` and `packed` default to the stage's.
+    `objectives` default to the stage's. With others, those of a fine-tuning task, the shape of a batch decides whether
+    it is packed.
     """
-    packed = packed or rows_are_packed(stage.data)
     return make_train_step(
         blueprint.with_model(stage.model),
         objectives or stage_objectives(config, stage),
@@ -110,7 +109,7 @@ def stage_step(
         clip_norm=config.optimizer.clip_norm,
         grad_accum_steps=stage.training.microbatches,
         dropout_seed=config.training.seed,
-        packed=packed,
+        packed=None if objectives else rows_are_packed(stage.data),
         platform=platform,
         deterministic=config.deterministic,
         gradient_metrics=gradient_metrics,
@@ -140,9 +139,9 @@ def open_data(config: Config, progress: Progress, fingerprint: str = "") -> Trai
     return open_training_data([stage.data for stage in stages], progress, objectives, template, fingerprint)
 
 
-def rows_are_packed(data: DataConfig) -> Packed:
-    """Return a function that tests whether a batch is packed; it is constant for a data config."""
-    return lambda batch: data.packing != "none"
+def rows_are_packed(data: DataConfig) -> bool:
+    """Whether the rows of pretraining hold several sequences."""
+    return data.packing != "none"
 
 
 def stage_at(stages: Sequence[AnyStage], step: int) -> AnyStage:

@@ -44,7 +44,6 @@ from bertjax.training.schedules import Schedule
 from bertjax.training.state import Blueprint, TrainState
 
 Metrics = dict[str, jax.Array]
-Packed = Callable[[Batch], bool]
 # (params, batch, dropout keys, global weights, frozen) -> gradient of the total loss and sums, or a shard_fn's outputs
 Gradient = Callable[[Params, Batch, Keys, Metrics, Frozen], Any]
 ShardFn = Callable[[Params, Metrics], Any]  # a device's gradient and sums, before the cross-device sum -> outputs
@@ -57,7 +56,7 @@ class StepGradient:
 
     blueprint: Blueprint
     objectives: tuple[Objective, ...]
-    packed: Packed
+    packed: bool | None  # as in `make_train_step`
     platform: str
     dropout_seed: int | None
     options: Options  # of the compiler
@@ -164,14 +163,18 @@ def several_sequences(batch: Batch) -> bool:
 
 
 def bind_networks(
-    blueprint: Blueprint, params: Params, frozen: Frozen, batch: Batch, keys: Keys, packed: Packed, platform: str
+    blueprint: Blueprint, params: Params, frozen: Frozen, batch: Batch, keys: Keys, packed: bool | None, platform: str
 ) -> Forward:
-    """Bind parameters to networks for a shard's rows, with the attention backend for rows of this length."""
+    """Bind parameters to networks for a shard's rows, with the attention backend for rows of this length.
+
+    `packed` as in `make_train_step`.
+    """
     execution, length = blueprint.execution, batch["input_ids"].shape[1]
+    is_packed = several_sequences(batch) if packed is None else packed
     capability = compute_capability(blueprint.mesh.devices.flat[0]) if isinstance(blueprint.mesh, Mesh) else None
 
     def choose_backend(model: ModelConfig) -> Backend:
-        return choose_attention(model, execution, platform, length, packed(batch), capability).backend
+        return choose_attention(model, execution, platform, length, is_packed, capability).backend
 
     # A frozen network has no dropout, whatever it was trained with.
     frozen_attention: dict[str, Backend] = {
@@ -183,7 +186,7 @@ def bind_networks(
     return Forward(
         networks | trained,
         keys,
-        packed=packed(batch),
+        packed=is_packed,
         attention=choose_backend(blueprint.model),
         trained=tuple(trained),
         frozen_attention=frozen_attention,
@@ -207,16 +210,17 @@ def make_train_step(
     clip_norm: float,
     grad_accum_steps: int,
     dropout_seed: int | None,
-    packed: Packed = several_sequences,
+    packed: bool | None = None,
     platform: str | None = None,
     deterministic: bool = False,
     gradient_metrics: GradientMetrics | None = None,
 ) -> TrainStep:
     """Make the jitted train step.
 
-    `dropout_seed` None trains without dropout; `packed` tests whether a batch is packed; `platform` is the target of
-    the compiler, by default the mesh's; `clip_norm` 0 does not clip. `deterministic` gives the same bits in every run,
-    at a cost on some platforms. Metrics are over the global batch; `gradient_metrics` adds some from the gradient.
+    `dropout_seed` None trains without dropout; `packed` says whether rows hold several sequences, and None leaves it to
+    the shape of each batch (`several_sequences`); `platform` is the target of the compiler, by default the mesh's;
+    `clip_norm` 0 does not clip. `deterministic` gives the same bits in every run, at a cost on some platforms. Metrics
+    are over the global batch; `gradient_metrics` adds some from the gradient.
     """
     target = platform or blueprint.mesh.devices.flat[0].platform
     options = step_options(blueprint, target, deterministic)

@@ -19,7 +19,7 @@ from bertjax.training.objectives import Objective, choose
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.schedules import make_schedule
 from bertjax.training.state import draw_blueprint, draw_frozen, new_state
-from bertjax.training.step import GradientMetrics, Packed, make_train_step, several_sequences
+from bertjax.training.step import GradientMetrics, make_train_step
 
 OBJECTIVES = choose(("mlm", "nsp"))
 NOTHING: Mapping[str, tuple[ModelConfig, Any]] = MappingProxyType({})
@@ -63,7 +63,7 @@ class Training:
         dropout_seed: int | None = None,
         clip_norm: float = 1.0,
         objectives: tuple[Objective, ...] = OBJECTIVES,
-        packed: Packed = several_sequences,
+        packed: bool | None = None,
         gradient_metrics: GradientMetrics | None = None,
         platform: str | None = None,
         frozen: Mapping[str, tuple[ModelConfig, Any]] = NOTHING,

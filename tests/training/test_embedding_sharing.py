@@ -204,7 +204,7 @@ def test_generator_is_half_as_deep_and_shares_only_words(params: Params) -> None
 def test_step_is_equal_on_a_mesh_and_in_microbatches() -> None:
     batches = RowBatches(SPLIT, Specials(vocab_size=VOCABULARY), DATA, 5, objectives=NAMES)
     heads = replace(MODEL, hidden_size=16, num_attention_heads=4, num_hidden_layers=2, generator_layers=1)
-    settings = {"dropout_seed": 3, "objectives": OBJECTIVES, "packed": lambda batch: True}
+    settings = {"dropout_seed": 3, "objectives": OBJECTIVES, "packed": True}
     optimizer = OptimizerConfig(learning_rate=5e-3, warmup_steps=2)
     alone = Training(MeshConfig(1, 1, 1), heads, optimizer, **settings)
     shared = Training(MeshConfig(2, 2, 2), heads, optimizer, accumulate=2, **settings)

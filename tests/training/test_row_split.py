@@ -48,7 +48,7 @@ def in_two_sequences(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 @functools.cache
 def split_training(mesh: MeshConfig, kind: str, accumulate: int = 1) -> Training:
     """A training with dropout and packed rows."""
-    settings = {"execution": IN_CHUNKS, "dropout_seed": 3, "packed": lambda _: True}
+    settings = {"execution": IN_CHUNKS, "dropout_seed": 3, "packed": True}
     return Training(mesh, replace(MODEL, **KINDS[kind]), OPTIMIZER, accumulate=accumulate, **settings)
 
 
@@ -112,7 +112,7 @@ def learning_on(mesh: MeshConfig, name: str) -> Training:
         execution=replace(IN_CHUNKS, gather="layer" if mesh.fsdp > 1 else "step"),
         dropout_seed=3,
         objectives=objectives,
-        packed=lambda _: True,
+        packed=True,
         frozen={TEACHER: (TAUGHT_BY, jax.jit(init_params, static_argnums=0)(TAUGHT_BY, jax.random.key(1)))}
         if taught
         else {},

@@ -52,6 +52,6 @@ def test_losses_do_not_depend_on_the_mesh(name: str) -> None:
 
 
 def test_first_token_global_is_refused_in_packed_rows() -> None:
-    training = member_training("first", MeshConfig(1, 1, 1), packed=lambda batch: True)
+    training = member_training("first", MeshConfig(1, 1, 1), packed=True)
     with pytest.raises(ValueError, match="global_tokens='first' in packed rows: the starts of"):
         training.step(next(member_batches("first")))
