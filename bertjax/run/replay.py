@@ -147,7 +147,7 @@ def _inspect(job: Job, stage: RunStage, state: TrainState, batch: Any, local: Ba
     def shard_fn(grads: Any, sums: Metrics) -> tuple[jax.Array, Metrics]:
         return optax.tree.norm(grads)[None], jax.tree.map(lambda x: x[None], sums)
 
-    row_gradient = jax.jit(parts.make(1, shard_fn, P(BATCH_AXES)), compiler_options=parts.options)
+    row_gradient = jax.jit(parts.make_per_device(1, shard_fn, P(BATCH_AXES)), compiler_options=parts.options)
     shards, figures = batch_shards(job.mesh), []
     all_keys = None if keys is None else np.asarray(keys)
     for first in range(0, len(local["input_ids"]), shards):

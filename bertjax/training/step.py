@@ -44,7 +44,7 @@ from bertjax.training.schedules import Schedule
 from bertjax.training.state import Blueprint, TrainState
 
 Metrics = dict[str, jax.Array]
-# (params, batch, dropout keys, global weights, frozen) -> gradient of the total loss and sums, or a shard_fn's outputs
+# (params, batch, dropout keys, global weights, frozen) -> gradient of the total loss and sums, or a ShardFn's outputs
 Gradient = Callable[[Params, Batch, Keys, Metrics, Frozen], Any]
 ShardFn = Callable[[Params, Metrics], Any]  # a device's gradient and sums, before the cross-device sum -> outputs
 GradientMetrics = Callable[[Params], Metrics]  # the gradient over the global batch, unclipped -> scalars by name
@@ -66,21 +66,31 @@ class StepGradient:
         rows = jnp.arange(batch["input_ids"].shape[0], dtype=jnp.uint32)
         return None if self.dropout_seed is None else row_keys(self.dropout_seed, step, rows)
 
-    def make(self, grad_accum_steps: int, shard_fn: ShardFn | None = None, out_specs: Any = None) -> Gradient:
-        """Make the function that computes the gradient of the total loss over the global batch, and the sums.
+    def make(self, grad_accum_steps: int) -> Gradient:
+        """Make the function that computes the gradient of the total loss over the global batch, and the sums."""
 
-        With `shard_fn`, it returns instead the outputs for each device's gradient and sums, combined by `out_specs`.
-        """
+        def over_devices(grads: Params, sums: Metrics) -> tuple[Params, Metrics]:
+            return reduce_gradients(grads, self.blueprint), jax.lax.psum(sums, BATCH_AXES)
+
+        return self._per_shard(
+            grad_accum_steps, over_devices, (specs_over(self.blueprint.logical_axes, BATCH_AXES), P())
+        )
+
+    def make_per_device(self, grad_accum_steps: int, shard_fn: ShardFn, out_specs: Any) -> Gradient:
+        """Make the function that returns `shard_fn` of each device's gradient and sums, combined by `out_specs`."""
+        # Weights gathered by layer have no per-device gradient, so whole stacks are gathered.
+        return self._per_shard(grad_accum_steps, shard_fn, out_specs, whole=True)
+
+    def _per_shard(self, grad_accum_steps: int, shard_fn: ShardFn, out_specs: Any, whole: bool = False) -> Gradient:
         blueprint = self.blueprint
 
-        def local(params: Params, batch: Batch, keys: Keys, weights: Metrics, frozen: Frozen) -> tuple[Any, Any]:
-            # Weights gathered by layer have no per-device gradient, so `shard_fn` needs whole stacks.
-            gathered = gather_params(blueprint, params, whole=shard_fn is not None)
+        def local(params: Params, batch: Batch, keys: Keys, weights: Metrics, frozen: Frozen) -> Any:
+            gathered = gather_params(blueprint, params, whole=whole)
             others = gather_frozen(blueprint, frozen)
 
-            def loss(params: Params, batch: Batch, keys: jax.Array | None) -> tuple[jax.Array, Metrics]:
-                forward = bind_networks(blueprint, params, others, batch, keys, self.packed, self.platform)
-                sums = objective_sums(forward, batch, keys, self.objectives)
+            def loss(gathered: Params, part: Batch, part_keys: Keys) -> tuple[jax.Array, Metrics]:
+                forward = bind_networks(blueprint, gathered, others, part, part_keys, self.packed, self.platform)
+                sums = objective_sums(forward, part, part_keys, self.objectives)
                 # Divided by the global batch's weights, so that gradients of microbatches and shards can be summed.
                 return averages(sums, weights, self.objectives)["loss"], sums
 
@@ -89,16 +99,14 @@ class StepGradient:
                 grads, sums = grad_of_part(gathered, batch, keys)
             else:
                 grads, sums = _accumulate(grad_of_part, gathered, split_microbatches((batch, keys), grad_accum_steps))
-            if shard_fn is not None:
-                return shard_fn(grads, sums)
-            return reduce_gradients(grads, blueprint), jax.lax.psum(sums, BATCH_AXES)
+            return shard_fn(grads, sums)
 
         specs = specs_over(blueprint.logical_axes, BATCH_AXES)
         return jax.shard_map(
             local,
             mesh=blueprint.mesh,
             in_specs=(specs, P(BATCH_AXES), P(BATCH_AXES), P(), frozen_specs(blueprint)),
-            out_specs=(specs, P()) if shard_fn is None else out_specs,
+            out_specs=out_specs,
             axis_names=set(BATCH_AXES),
             check_vma=False,
         )
@@ -115,11 +123,11 @@ class TrainStep:
     schedule: Schedule
     mesh: Mesh | AbstractMesh
     gradient: StepGradient
-    frozen: Frozen = field(default_factory=dict)  # the frozen networks' parameters, unless they come with the call
+    frozen: Frozen = field(default_factory=dict)  # the frozen networks' parameters
 
-    def __call__(self, state: TrainState, batch: Batch, frozen: Frozen = NO_FROZEN) -> tuple[TrainState, Metrics]:
+    def __call__(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         """Take a step, under `jax.set_mesh(mesh)`. Metrics are float32 scalars, still on the device."""
-        return self.program(state, self._rate(state.step), batch, frozen or self.frozen)
+        return self.program(state, self._rate(state.step), batch, self.frozen)
 
     def trace(self, state: Any, batch: Any, frozen: Any = NO_FROZEN) -> jax.stages.Traced:
         """Trace the program for arguments of these shapes; if they have shardings, a call compiles nothing again."""

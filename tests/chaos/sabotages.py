@@ -118,7 +118,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "training/step.py",
-        "reduce_gradients(grads, blueprint), jax.lax.psum(sums, BATCH_AXES)",
+        "reduce_gradients(grads, self.blueprint), jax.lax.psum(sums, BATCH_AXES)",
         "grads, jax.lax.psum(sums, BATCH_AXES)",
         "training/test_step.py::test_losses_equal_a_single_device",
         "run",

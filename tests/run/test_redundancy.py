@@ -187,8 +187,8 @@ def with_wrong_gradients(job: Job) -> Job:
     (rows,) = job.stages
 
     class Flipped(step_module.StepGradient):
-        def make(self, grad_accum_steps: int, shard_fn: Any = None, out_specs: Any = None) -> Any:
-            return super().make(grad_accum_steps, lambda g, sums: shard_fn(flip_on_one(g), sums), out_specs)
+        def make_per_device(self, grad_accum_steps: int, shard_fn: Any, out_specs: Any) -> Any:
+            return super().make_per_device(grad_accum_steps, lambda g, sums: shard_fn(flip_on_one(g), sums), out_specs)
 
     gradient = Flipped(**vars(rows.train_step.gradient))
     return replace(job, stages=(replace(rows, train_step=replace(rows.train_step, gradient=gradient)),))

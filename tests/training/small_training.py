@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -81,7 +82,7 @@ class Training:
             begin = jax.jit(new_state, static_argnums=1, out_shardings=self.blueprint.shardings)
             self.state = begin(draw_params(model), optimizer)
             self._first = jax.device_get(self.state)
-            self.train_step = make_train_step(
+            step = make_train_step(
                 self.blueprint,
                 objectives,
                 optimizer,
@@ -93,6 +94,7 @@ class Training:
                 gradient_metrics=gradient_metrics,
                 platform=platform,
             )
+            self.train_step = replace(step, frozen=self.frozen)
             self.eval_step = make_eval_step(self.blueprint, objectives, packed=packed)
 
     def restarted(self) -> Training:
@@ -103,7 +105,7 @@ class Training:
     def step(self, batch: dict[str, np.ndarray]) -> dict[str, float]:
         """Take a step and return its metrics."""
         with jax.set_mesh(self.mesh):
-            self.state, metrics = self.train_step(self.state, self.on_devices(batch), self.frozen)
+            self.state, metrics = self.train_step(self.state, self.on_devices(batch))
         return {name: float(value) for name, value in metrics.items()}
 
     def losses(self, batches: Iterable[dict[str, np.ndarray]]) -> np.ndarray:

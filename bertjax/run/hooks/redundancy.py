@@ -171,7 +171,7 @@ class Redundancy(Callback):
         def shard_fn(grads: Any, sums: Metrics) -> jax.Array:
             return _stacked(grads)[None]
 
-        gradient = parts.make(stage.training.microbatches, shard_fn, P(BATCH_AXES))
+        gradient = parts.make_per_device(stage.training.microbatches, shard_fn, P(BATCH_AXES))
 
         @functools.partial(jax.jit, out_shardings=everywhere, compiler_options=parts.options)
         def gradients(state: TrainState, batch: Batch, shift: jax.Array, frozen: Frozen) -> jax.Array:
