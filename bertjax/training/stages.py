@@ -69,10 +69,13 @@ AnyStage = TypeVar("AnyStage", bound=Stage)
 
 
 def make_stages(config: Config) -> tuple[Stage, ...]:
-    """Make the run's stages in order: the config itself, then one for each of `config.stages`.
+    """Make and validate the stages of a run, in order: the config itself, then one for each of `config.stages`.
+
+    The preflight check validates a run by this call; every stage must be valid for the steps of its schedule. Raises
+    ValueError, like `validate`, if one is not.
 
     A stage inherits from the stage before it the values that it does not set. A schedule runs from the stage that sets
-    a learning rate to the next one that does, or to the end. Raises ValueError, like `validate`, if a stage is invalid.
+    a learning rate to the next one that does, or to the end.
     """
     edges, configs = _edges(config), [_apply_causality(config, "training.objectives")]
     for number, change in enumerate(config.stages):
