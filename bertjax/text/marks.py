@@ -1,4 +1,4 @@
-"""Warn of words that `strip_accents` changes: umlauts in German, vowels in Hindi."""
+"""Warn of words that `strip_accents` changes: umlauts in German, vowels in Hindi, syllables in Korean."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ _NAMED_WORDS, _NAMED_CHARACTERS = 3, 40  # in a message
 _SAMPLED_CHARACTERS = 20_000  # of each file
 
 
-def warn_of_stripped_accents(sources: Sequence[Sequence[SourceFile]]) -> str:
+def warn_of_stripped_accents(sources: Sequence[Sequence[SourceFile]], recomposes: bool) -> str:
     """Warn (UserWarning) if stripping accents changes much of the text. Returns the warning, or an empty string.
 
-    Samples the sources' files, except English prose.
+    Samples the sources' files, except English prose. A tokenizer that `recomposes` leaves a Hangul syllable whole;
+    others leave it split into its letters.
     """
     files = [file for group in sources for file in group if not KINDS[file.kind].is_english]
     sampled = files[:: -(-len(files) // _SAMPLED_FILES) or 1]
     texts = (text for file in sampled for text in _sample(file))
     words = Counter(word.strip(string.punctuation) for text in texts for word in text.split())
-    changed = Counter({word: count for word, count in words.items() if _without_accents(word) != word})
+    changed = Counter({word: count for word, count in words.items() if _without_accents(word, recomposes) != word})
     # By characters: in a script without spaces, a word is a sentence.
     share = _characters(changed) / max(_characters(words), 1)
     if share <= NOTICEABLE_SHARE:
         return ""
     named = [word[:_NAMED_CHARACTERS] for word, _ in changed.most_common(_NAMED_WORDS)]
-    examples = ", ".join(f"{word} becomes {_without_accents(word)}" for word in named)
+    examples = ", ".join(f"{word} becomes {_shown(_without_accents(word, recomposes))}" for word in named)
     line = (
         f"data.strip_accents=True changes words that are {share:.1%} of the text ({examples}); set "
         "--data.strip-accents False to keep them, with a vocabulary that keeps them too"
@@ -47,11 +48,17 @@ def _characters(words: Counter[str]) -> int:
     return sum(len(word) * count for word, count in words.items())
 
 
-def _without_accents(word: str) -> str:
+def _without_accents(word: str, recomposes: bool) -> str:
     if word.isascii():
         return word
     parts = unicodedata.normalize("NFD", word)
-    return unicodedata.normalize("NFC", "".join(part for part in parts if unicodedata.category(part) != "Mn"))
+    bare = "".join(part for part in parts if unicodedata.category(part) != "Mn")
+    return unicodedata.normalize("NFC", bare) if recomposes else bare
+
+
+def _shown(bare: str) -> str:
+    """A word without accents, with spaces between letters that a terminal would show as one syllable."""
+    return bare if unicodedata.is_normalized("NFC", bare) else " ".join(bare)
 
 
 def _sample(file: SourceFile) -> Iterable[str]:

@@ -170,7 +170,7 @@ def _train_vocabulary(
     corpus: Corpus, division: Division, data: DataConfig, progress: Progress, runner: Runner
 ) -> tuple[Tokenizer, dict[str, Any]]:
     if data.strip_accents:
-        warn_of_stripped_accents(corpus.files)
+        warn_of_stripped_accents(corpus.files, parse_kind(data.tokenizer)[0].recomposes)
     counts, share = count_corpus(corpus, data, progress, runner, division)
     words = smoothed(counts, data.vocab_temperature)
     report = partial(progress, "training the vocabulary, entries")

@@ -26,6 +26,7 @@ class TokenizerKind:
     """argument -> tokenizer, or None if it must be trained. A kind that returns a tokenizer for every argument needs
     neither `count` nor `train`. Raises ValueError for an invalid argument."""
     form: str = ""  # syntax with the argument, for messages; empty if there is none
+    recomposes: bool = False  # its tokenizers compose the text again after accents are stripped, so Hangul stays whole
     is_prose: bool = True  # False: text is a sequence, and keeps its case and accents
     most_bytes: int = 1 << 24  # distinct words to train on, in bytes: limits memory to about 2 GB, and time to minutes
     text_bytes: int = 1 << 28  # of more text than this, only a share of the documents is counted

@@ -172,6 +172,7 @@ def _sentencepiece(kind: Literal["unigram", "bpe"]) -> TokenizerKind:
         kind,
         lambda _, texts, rules: count_spaced_words(texts),
         lambda _, counts, size, rules, progress: train_sentencepiece(counts, size, rules, kind),
+        recomposes=True,
         most_bytes=1 << 26,
     )
 
