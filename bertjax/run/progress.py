@@ -160,10 +160,10 @@ class Progress:
         self._printed, self._is_due = self._done, False
 
     def _draw(self, work: str = "") -> None:
-        """Redraw the live line: the state, the elapsed time, then the current `work` unless it is the units."""
+        """Redraw the live line: `work` that is not the units comes first, as a narrow terminal cuts the end."""
         state = self.line()
-        extra = "" if not work or work == state else f"  {work}"
-        LIVE.show(f"{state}  {duration(self._clock() - self._began)} elapsed{extra}", self._stream)
+        extra = "" if not work or work == state else f"{work}  "
+        LIVE.show(f"{extra}{state}  {duration(self._clock() - self._began)} elapsed", self._stream)
         self._drawn = self._clock()
         if not work:
             SIGNS.spoke()
