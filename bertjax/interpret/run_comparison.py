@@ -84,7 +84,7 @@ def _compare_held_out(
         if others:
             raise ValueError(
                 f"{others[0]} has another {what} than {paths[0]}, so that losses cannot be compared; give runs of the "
-                "same token store (score --pairs compares any models)"
+                "same token store (evaluate --pairs compares any models)"
             )
     first = models[0].config
     shared = [name for name in first.training.objectives if all(name in m.config.training.objectives for m in models)]

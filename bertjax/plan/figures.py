@@ -173,14 +173,19 @@ def headline(plan: Plan) -> str:
     if plan.hours is None:
         return whole.rstrip(",")
     chip_hours = plan.hours[0] * plan.topology.chips
-    cost = "" if plan.price is None else f", at a cost of {chip_hours * plan.price:,.0f}"
-    hours = f"{plan.hours[0]:,.1f} hours"
+    cost = "" if plan.price is None else f", at a cost of {_amount(chip_hours * plan.price)}"
+    hours = f"{plan.hours[0]:,.1f} hours" if plan.hours[0] >= 1 else duration(HOUR * plan.hours[0])
     if plan.hours[0] >= LONG_RUN_HOURS:
         hours = f"{plan.hours[0]:,.0f} hours ({duration(HOUR * plan.hours[0])})"
     by_schedule = ""
     if plan.estimated_hours is not None:
         by_schedule = f"; by the compiler's schedule {plan.estimated_hours:,.1f} hours"
-    return f"{whole} and takes at least {hours}, {chip_hours:,.0f} chip-hours{cost}{by_schedule}"
+    return f"{whole} and takes at least {hours}, {_amount(chip_hours)} chip-hours{cost}{by_schedule}"
+
+
+def _amount(value: float) -> str:
+    """A number, with two digits after the point if it is below 10."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2f}"
 
 
 def describe_mesh(plan: Plan) -> str:
