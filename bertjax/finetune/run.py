@@ -115,7 +115,7 @@ def finetune(
     # 1. Train, unless the run is finished
     earlier = read_result(directory, job, processes)
     if earlier is None:
-        outcome = train_job(job, say, lambda: initial_params(config, start, say), processes, callbacks)
+        outcome = train_job(job, processes, say, lambda: initial_params(config, start, say), callbacks)
         if outcome.exit_code:
             return Result(config.directory, outcome.step, {}, {}, outcome.seconds, (), outcome.exit_code)
         seconds = outcome.seconds

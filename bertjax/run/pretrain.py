@@ -158,7 +158,7 @@ def pretrain(
             make_params = functools.partial(_initial_params, initial_model, job, say) if config.init_from else None
             if initial_model is not None:
                 job = replace(job, metadata=job.metadata | {DRAWN: untrained_modules(initial_model, job.config.model)})
-            outcome = train_job(job, say, make_params, processes, [*callbacks, *probes])
+            outcome = train_job(job, processes, say, make_params, [*callbacks, *probes])
         for probe in probes:
             say(str(probe))
 

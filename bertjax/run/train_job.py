@@ -36,7 +36,7 @@ from bertjax.run.progress import Progress, seconds_between_lines
 from bertjax.run.run_directory import describe_run, own_directory, require_shared
 from bertjax.run.telemetry import Telemetry, logged_until, open_telemetry, summarize_log
 from bertjax.run.time_budget import times_due
-from bertjax.runtime.processes import Processes, alone
+from bertjax.runtime.processes import Processes
 from bertjax.storage.progress import SIGNS
 from bertjax.storage.remote import to_path
 from bertjax.training.out_of_memory import explain_exhausted_memory
@@ -50,107 +50,120 @@ Initial = Callable[[], Params]
 
 def train_job(
     job: Job,
+    processes: Processes,
     say: Say,
     initial: Initial | None = None,
-    processes: Processes | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Outcome:
     """Train from the newest checkpoint, or from step 0, to the last step or until a signal.
 
-    `initial` makes the initial weights; it is called only if there is no checkpoint. `processes` must be entered; by
-    default this process trains alone. Raises ValueError if a checkpoint cannot be used, RuntimeError after too many
-    consecutive updates that were not finite, and Stopped for a signal before the first step.
+    `initial` makes the initial weights; it is called only if there is no checkpoint. `processes` must be entered.
+    Raises ValueError if a checkpoint cannot be used, RuntimeError after too many consecutive updates that were not
+    finite, and Stopped for a signal before the first step.
     """
-    if processes is None:
-        with alone() as processes:
-            return train_job(job, say, initial, processes, callbacks)
-    directory, training, first = to_path(job.config.directory), job.config.training, job.stages[0]
     skips, first_skipped = initial_skips(job, processes, say), None
     while True:  # after a loss spike, train again from a checkpoint before it
-        skipping_job = with_skips(job, skips)
         try:
-            with contextlib.ExitStack() as stack:
-                # 1. The directory and its checkpoints
-                staging = stack.enter_context(own_directory(directory, job.config.data.cache_dir, processes.number))
-                require_shared(directory, processes)
-                stack.enter_context(jax.set_mesh(job.mesh))
-                open_checkpoints = functools.partial(checkpoint.Checkpoints, staging=staging)
-                checkpoints = stack.enter_context(
-                    open_checkpoints(
-                        directory / checkpoint.DIRECTORY, keep_last=training.keep_last, keep_every=training.keep_every
-                    )
-                )
-
-                # 2. The state
-                making = "initializing or restoring the state"
-                with (
-                    explain_exhausted_memory(making, job.config, job.mesh, saved=checkpoints.steps),
-                    SIGNS.doing(making),
-                ):
-                    if first_skipped is not None:
-                        checkpoints.leave_out(first_skipped)
-                    state = starting_state(skipping_job, checkpoints, say, initial)
-                start, last_step = int(state.step), skipping_job.stages[-1].stop
-
-                # 3. The logs; after the state, because a refused run must not change the files in the directory
-                telemetry, logged = Telemetry([]), []
-                if processes.first:
-                    if notice := describe_run(skipping_job.config, job.tokenizer, staging):
-                        say(notice)
-                    with SIGNS.doing("opening the logs"):
-                        loggers = openers(skipping_job.config)
-                        telemetry = open_telemetry(directory, start, loggers=loggers, staging=staging)
-                    logged = logged_until(directory, start)
-                stack.enter_context(telemetry)
-                stream = sys.stderr if processes.first else stack.enter_context(open(os.devnull, "w"))
-                progress = stack.enter_context(
-                    Progress(
-                        last_step,
-                        job.doing,
-                        initial=start,
-                        every=training.log_every,
-                        every_seconds=seconds_between_lines(),
-                        units_left=functools.partial(steps_left, skipping_job.stages),
-                        pauses_left=functools.partial(evaluations_left, skipping_job.stages),
-                        pause_units=first.evaluation.batches * _EVALUATION / first.training.microbatches,
-                        stream=stream,
-                    )
-                )
-                figure = job.patience.figure if job.patience else ""
-                past = summarize_log(logged, start, figure, SpikeWatch.lines_needed(training))
-                past = json.loads(processes.broadcast("what was logged", json.dumps(past)))
-
-                # 4. The hooks, in the order in which they are called: log before evaluate before save
-                hooks: list[Callback] = [StopSignal()]
-                if training.verify_every or training.digest_every:
-                    redundancy = Redundancy(job, processes)
-                    hooks.append(redundancy)
-                    skipping_job = replace(skipping_job, stages=tuple(map(redundancy.checked, skipping_job.stages)))
-                if job.patience is not None:
-                    best = stack.enter_context(open_checkpoints(directory / checkpoint.BEST, keep_last=1))
-                    hooks.append(EarlyStopping(job.patience, best, past["figures"]))
-                hooks += [UserCallbacks(callbacks, processes), stack.enter_context(ShowProgress())]
-                if traced := steps_to_profile(job.config.profile, last_step):
-                    hooks.append(stack.enter_context(Profile(traced, directory / PROFILE)))
-                hooks += [Log(telemetry), NanGuard()]
-                if training.spike_deviations:
-                    hooks.append(SpikeRecovery(skipping_job.config.training, past["losses"], training.skips))
-                hooks += [Evaluate(), Save()]
-
-                # 5. The loop
-                run = Run(skipping_job, processes, checkpoints, progress, past, hooks, state)
-                try:
-                    return train(run)
-                finally:  # hooks and callbacks hold references to the run, which would keep its arrays alive
-                    del run.state
-                    run.metrics = {}
+            return _attempt(job, skips, first_skipped, processes, say, initial, callbacks)
         except Spike as spike:
             first_skipped, message = spike.window.first, str(spike)
-            if checkpoint_metadata.DRAWN in skipping_job.metadata:  # its checkpoint may be set aside now
-                job.metadata[checkpoint_metadata.DRAWN] = skipping_job.metadata[checkpoint_metadata.DRAWN]
             skips = with_skip(skips, first_skipped, spike.window.stop)
-        state, hooks = None, []  # free the state of the run that ended
+            spike.__traceback__ = None  # its frames hold the state of the attempt
         say(f"{message}; skipping these rows from now on (training.skips={skips})")
+
+
+def _attempt(
+    job: Job,
+    skips: tuple[str, ...],
+    first_skipped: int | None,
+    processes: Processes,
+    say: Say,
+    initial: Initial | None,
+    callbacks: Sequence[Callback],
+) -> Outcome:
+    """Train until the end, a signal or a spike, without the batches in `skips`.
+
+    `first_skipped` is the first step of the last spike; checkpoints after it are set aside. Raises Spike.
+    """
+    directory, training, first = to_path(job.config.directory), job.config.training, job.stages[0]
+    skipping_job = with_skips(job, skips)
+    with contextlib.ExitStack() as stack:
+        # 1. The directory and its checkpoints
+        staging = stack.enter_context(own_directory(directory, job.config.data.cache_dir, processes.number))
+        require_shared(directory, processes)
+        stack.enter_context(jax.set_mesh(job.mesh))
+        open_checkpoints = functools.partial(checkpoint.Checkpoints, staging=staging)
+        checkpoints = stack.enter_context(
+            open_checkpoints(
+                directory / checkpoint.DIRECTORY, keep_last=training.keep_last, keep_every=training.keep_every
+            )
+        )
+
+        # 2. The state
+        making = "initializing or restoring the state"
+        with (
+            explain_exhausted_memory(making, job.config, job.mesh, saved=checkpoints.steps),
+            SIGNS.doing(making),
+        ):
+            if first_skipped is not None:
+                checkpoints.leave_out(first_skipped)
+            state = starting_state(skipping_job, checkpoints, say, initial)
+        if checkpoint_metadata.DRAWN in skipping_job.metadata:  # for the next attempt, which may not find a checkpoint
+            job.metadata[checkpoint_metadata.DRAWN] = skipping_job.metadata[checkpoint_metadata.DRAWN]
+        start, last_step = int(state.step), skipping_job.stages[-1].stop
+
+        # 3. The logs; after the state, because a refused run must not change the files in the directory
+        telemetry, logged = Telemetry([]), []
+        if processes.first:
+            if notice := describe_run(skipping_job.config, job.tokenizer, staging):
+                say(notice)
+            with SIGNS.doing("opening the logs"):
+                loggers = openers(skipping_job.config)
+                telemetry = open_telemetry(directory, start, loggers=loggers, staging=staging)
+            logged = logged_until(directory, start)
+        stack.enter_context(telemetry)
+        stream = sys.stderr if processes.first else stack.enter_context(open(os.devnull, "w"))
+        progress = stack.enter_context(
+            Progress(
+                last_step,
+                job.doing,
+                initial=start,
+                every=training.log_every,
+                every_seconds=seconds_between_lines(),
+                units_left=functools.partial(steps_left, skipping_job.stages),
+                pauses_left=functools.partial(evaluations_left, skipping_job.stages),
+                pause_units=first.evaluation.batches * _EVALUATION / first.training.microbatches,
+                stream=stream,
+            )
+        )
+        figure = job.patience.figure if job.patience else ""
+        past = summarize_log(logged, start, figure, SpikeWatch.lines_needed(training))
+        past = json.loads(processes.broadcast("what was logged", json.dumps(past)))
+
+        # 4. The hooks, in the order in which they are called: log before evaluate before save
+        hooks: list[Callback] = [StopSignal()]
+        if training.verify_every or training.digest_every:
+            redundancy = Redundancy(job, processes)
+            hooks.append(redundancy)
+            skipping_job = replace(skipping_job, stages=tuple(map(redundancy.checked, skipping_job.stages)))
+        if job.patience is not None:
+            best = stack.enter_context(open_checkpoints(directory / checkpoint.BEST, keep_last=1))
+            hooks.append(EarlyStopping(job.patience, best, past["figures"]))
+        hooks += [UserCallbacks(callbacks, processes), stack.enter_context(ShowProgress())]
+        if traced := steps_to_profile(job.config.profile, last_step):
+            hooks.append(stack.enter_context(Profile(traced, directory / PROFILE)))
+        hooks += [Log(telemetry), NanGuard()]
+        if training.spike_deviations:
+            hooks.append(SpikeRecovery(skipping_job.config.training, past["losses"], training.skips))
+        hooks += [Evaluate(), Save()]
+
+        # 5. The loop
+        run = Run(skipping_job, processes, checkpoints, progress, past, hooks, state)
+        try:
+            return train(run)
+        finally:  # hooks and callbacks hold references to the run, which would keep its arrays alive
+            del run.state
+            run.metrics = {}
 
 
 def starting_state(job: Job, checkpoints: checkpoint.Checkpoints, say: Say, initial: Initial | None) -> TrainState:

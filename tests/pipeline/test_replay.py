@@ -15,14 +15,13 @@ import numpy as np
 import pytest
 from fake_devices import on_devices
 from generated_corpus import write_corpus
-from tiny_runs import write_recipe
+from tiny_runs import train_alone, write_recipe
 
 from bertjax.__main__ import main
 from bertjax.config import from_dict, load_recipe
 from bertjax.pipeline.replay import ReplayOfRun, _for_this_machine, replay_step
 from bertjax.run.checkpoint import read_metadata, saved_steps
 from bertjax.run.job import assemble
-from bertjax.run.train_job import train_job
 from bertjax.storage.progress import no_progress
 from bertjax.text.store.format import TokenStore
 from bertjax.training.stages import open_data
@@ -56,7 +55,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             config.training, steps=STEPS, global_batch_size=16, skips=("8+1",), grad_accum_steps=2, **periods
         ),
     )
-    train_job(assemble(config, open_data(config, no_progress)), lambda line: None)
+    train_alone(assemble(config, open_data(config, no_progress)))
     assert saved_steps(folder / "run") == [6, 12]
     return folder / "run"
 

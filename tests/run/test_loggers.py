@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from generated_corpus import write_corpus
-from tiny_runs import write_recipe
+from tiny_runs import train_alone, write_recipe
 
 from bertjax.__main__ import main, make_parser
 from bertjax.cli.recipe import resolve_config
@@ -22,7 +22,6 @@ from bertjax.run.checks import preflight
 from bertjax.run.job import assemble
 from bertjax.run.loggers.logger import Logger, logged_id, remember_id, without_secrets
 from bertjax.run.telemetry import LOGGED_AS_FILE, curves, read_metrics
-from bertjax.run.train_job import train_job
 from bertjax.storage.progress import no_progress
 from bertjax.training.stages import open_data
 
@@ -72,7 +71,7 @@ def test_mlflow_gets_name_config_and_every_figure(mlflow_server, monkeypatch):
     corpus = write_corpus(mlflow_server / "corpus.txt", 60)
     for steps in (4, 8):  # the second run resumes the first
         config = preflight(run_config(mlflow_server, corpus, steps, ("tensorboard", "mlflow")))
-        train_job(assemble(config, open_data(config, no_progress)), lambda line: None)
+        train_alone(assemble(config, open_data(config, no_progress)))
     run, client = mlflow_server / "run", MlflowClient()
     (mlflow_run,) = client.search_runs([client.get_experiment_by_name("novels").experiment_id])
     assert mlflow_run.info.run_id == logged_id(run, "mlflow")

@@ -9,14 +9,13 @@ from pathlib import Path
 import jax
 import pytest
 from generated_corpus import write_corpus
-from tiny_runs import write_recipe
+from tiny_runs import train_alone, write_recipe
 
 from bertjax.config import Config, DataConfig, ExecutionConfig, MeshConfig, StageConfig, TrainingConfig, load_recipe
 from bertjax.parallel.mesh import make_mesh
 from bertjax.run.checkpoint import read_metadata
 from bertjax.run.job import assemble
 from bertjax.run.resume_memory_fit import keep_memory_fit
-from bertjax.run.train_job import train_job
 from bertjax.runtime.processes import alone
 from bertjax.storage.progress import no_progress
 from bertjax.training import step_programs
@@ -169,7 +168,7 @@ def test_resumed_run_keeps_the_memory_fit(tiny: Config, monkeypatch: pytest.Monk
     assert job.config.training.grad_accum_steps == 2 and job.config.execution.remat == "none"
     assert sorted(compiled) == [1, 2] and f"of {0.9 * need / 2**30:,.2f} GiB" in job.memory_fit
     job.metadata["device_memory"] = memory
-    train_job(job, lambda line: None)
+    train_alone(job)
     saved = read_metadata(Path(tiny.directory))
     assert saved["config"]["training"]["grad_accum_steps"] == 2
 

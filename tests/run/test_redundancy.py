@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from generated_corpus import write_corpus
-from tiny_runs import digests, write_recipe
+from tiny_runs import digests, train_alone, write_recipe
 
 from bertjax.config import Config, MeshConfig, load_recipe
 from bertjax.input.training_data import TrainingData
@@ -23,7 +23,6 @@ from bertjax.run.checkpoint import saved_steps
 from bertjax.run.checks import check_redundancy
 from bertjax.run.hooks.redundancy import WRONG_BITS, Redundancy, WrongBits
 from bertjax.run.job import Job, RunStage, assemble
-from bertjax.run.train_job import train_job
 from bertjax.runtime.processes import alone
 from bertjax.storage.progress import no_progress
 from bertjax.training import step as step_module
@@ -107,7 +106,7 @@ def in_folder(job: Job, folder: Path) -> Job:
 def train_until_error(job: Job) -> str:
     """Train until WrongBits is raised, check what all of its messages have in common, and return the message."""
     with pytest.raises(WrongBits) as error:
-        train_job(job, lambda line: None)
+        train_alone(job)
     assert error.value.exit_code == WRONG_BITS == 76
     assert "nothing of it was saved" in str(error.value) and "run the same command again" in str(error.value)
     return str(error.value)
@@ -123,7 +122,7 @@ def undisturbed(job: Job, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run without checks."""
     folder = tmp_path_factory.mktemp("undisturbed")
     training = replace(job.config.training, verify_every=0, digest_every=0)
-    train_job(in_folder(replace(job, config=replace(job.config, training=training)), folder), lambda line: None)
+    train_alone(in_folder(replace(job, config=replace(job.config, training=training)), folder))
     return folder
 
 
@@ -135,7 +134,7 @@ def test_checked_run_has_the_bits_of_an_unchecked_one(job: Job, undisturbed: Pat
     program = rows.train_step.program
     counted = replace(rows.train_step, program=lambda *arguments: (calls.append(1), program(*arguments))[1])
     checked = replace(checked, stages=(replace(rows, train_step=counted),))
-    train_job(in_folder(checked, tmp_path), lambda line: None)
+    train_alone(in_folder(checked, tmp_path))
     assert len(calls) == STEPS + STEPS // VERIFY
     assert digests(tmp_path) == digests(undisturbed)
 
@@ -163,7 +162,7 @@ def test_wrong_gradient_before_the_sum_is_found(
     assert "on every device; one of the 8 devices was wrong before gradients were summed" in message
     assert devices_in(message) == []
     # Running again ends like an undisturbed run.
-    train_job(in_folder(job, tmp_path), lambda line: None)
+    train_alone(in_folder(job, tmp_path))
     assert digests(tmp_path) == digests(undisturbed)
 
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from generated_corpus import write_corpus
-from tiny_runs import SIX_STEPS, digests, write_recipe
+from tiny_runs import SIX_STEPS, digests, train_alone, write_recipe
 
 import bertjax
 from bertjax.config import Config, TrainingConfig, load_recipe, validate
@@ -215,7 +215,7 @@ def with_training(job: Job, folder: Path, **training: Any) -> Job:
 def recovered(job: Job, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     """A run that recovered from the spike, and the lines that it printed."""
     folder, lines = tmp_path_factory.mktemp("recovered"), []
-    outcome = train_job(with_training(job, folder), lines.append)
+    outcome = train_alone(with_training(job, folder), lines.append)
     assert outcome.step == STEPS and outcome.config.training.skips == ("24+2",)
     return folder, lines
 
@@ -307,7 +307,7 @@ def test_run_goes_back_and_skips_the_rows(recovered: tuple[Path, list[str]], job
         skips = read_metadata(run / DIRECTORY / str(step))["config"]["training"]["skips"]
         assert skips == (["24+2"] if step > 24 else []), step
     # The same bits and the same log, with each step once, as a run without these batches.
-    train_job(with_training(job, tmp_path, skips=("24+2",), spike_deviations=0.0), lambda line: None)
+    train_alone(with_training(job, tmp_path, skips=("24+2",), spike_deviations=0.0))
     assert digests(run) == digests(tmp_path)
     assert losses(run) == losses(tmp_path)
 
@@ -323,7 +323,7 @@ def test_going_back_does_not_count_as_a_hang(job: Job, tmp_path: Path, monkeypat
             activities.append(processes.progress().activity)
 
         monkeypatch.setattr(Checkpoints, "close", lambda saved: (note(), close(saved)))
-        outcome = train_job(with_training(job, tmp_path), note, processes=processes)
+        outcome = train_job(with_training(job, tmp_path), processes, note)
     assert outcome.config.training.skips == ("24+2",)
     *recovery, end = activities
     assert recovery == [""] * 4 and end == "evaluation"
@@ -337,8 +337,8 @@ def test_crash_during_recovery_ends_with_the_same_bits(
 ) -> None:
     crashing = with_training(job, tmp_path)
     with pytest.raises(OSError, match="the disk is gone"):
-        train_job(crashing, lambda line: None, callbacks=[Crash(after)])
-    outcome = train_job(crashing, lambda line: None)
+        train_alone(crashing, callbacks=[Crash(after)])
+    outcome = train_alone(crashing)
     assert outcome.config.training.skips == ("24+2",)
     assert digests(tmp_path) == digests(recovered[0])
     assert losses(tmp_path) == losses(recovered[0])
@@ -346,7 +346,7 @@ def test_crash_during_recovery_ends_with_the_same_bits(
 
 @pytest.mark.long
 def test_spike_without_recovery_is_trained_through(job: Job, tmp_path: Path) -> None:
-    train_job(with_training(job, tmp_path, spike_deviations=0.0), lambda line: None)
+    train_alone(with_training(job, tmp_path, spike_deviations=0.0))
     curve = dict(losses(tmp_path))
     assert curve[26] > curve[24] + 1, "the wrong labels cause no spike"
     assert read_metadata(tmp_path)["config"]["training"]["skips"] == []

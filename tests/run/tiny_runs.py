@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,12 @@ from several_processes import child_environment, zygote
 
 import bertjax
 from bertjax.config import Config
+from bertjax.run.callbacks import Callback
 from bertjax.run.checkpoint import DIRECTORY, read_metadata
+from bertjax.run.job import Job
+from bertjax.run.loop import Outcome
+from bertjax.run.train_job import Say, train_job
+from bertjax.runtime.processes import alone
 
 RECIPE = """
 from bertjax.config import Config, DataConfig, ExecutionConfig, ModelConfig, OptimizerConfig, TrainingConfig
@@ -138,6 +143,12 @@ def stop_held(arguments: list[str], log: Path, number: signal.Signals, text: str
 def essential_lines(output: str) -> list[str]:
     """Drop lines about work that takes long, which may appear for any work on a loaded machine."""
     return [line for line in output.splitlines() if not re.fullmatch(r"[^:]+… \(.* s\)", line)]
+
+
+def train_alone(job: Job, say: Say = lambda line: None, callbacks: Sequence[Callback] = ()) -> Outcome:
+    """Train a job in this process."""
+    with alone() as processes:
+        return train_job(job, processes, say, callbacks=callbacks)
 
 
 def digests(run_dir: Path) -> dict[str, str]:
