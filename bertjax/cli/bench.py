@@ -65,10 +65,11 @@ def open_rows(config: Config, made_up: bool) -> tuple[Config, MakeRows, str]:
     """
     from bertjax.input.made_up_text import ABOUT, made_up_batches
     from bertjax.run.bench import slots
+    from bertjax.run.run_data import open_data
     from bertjax.run.run_directory import own_data_fingerprint
     from bertjax.storage.progress import ProgressLine
     from bertjax.text.trained_vocabulary import vocabulary_size
-    from bertjax.training.stages import make_stages, open_data
+    from bertjax.training.stages import make_stages
 
     missing = "--made-up" if made_up else "" if config.data.store else missing_text_reason(config.data.sources)
     if missing:

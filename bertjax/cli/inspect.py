@@ -72,7 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _store_and_rows(arguments: argparse.Namespace, lengths: list[int]) -> tuple[TokenStore, list[RowKind]]:
     from bertjax.storage.progress import ProgressLine
-    from bertjax.text.store.local_copy import open_near, open_store
+    from bertjax.text.open_store import open_store
+    from bertjax.text.store.local_copy import open_near
 
     if _is_store(arguments.config):
         if arguments.overrides:

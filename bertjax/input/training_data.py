@@ -25,10 +25,11 @@ from bertjax.input.tfrecords.records import Records, are_records
 from bertjax.input.tfrecords.rows import Segments
 from bertjax.input.windows import WHOLE_BATCH, WINDOW_TOKENS, Lane, lane_window
 from bertjax.storage.progress import Progress
+from bertjax.text.open_store import open_store, reopen_store
 from bertjax.text.prepare import reading_notes
 from bertjax.text.similar_words import digest
 from bertjax.text.store.format import SplitView, TokenStore
-from bertjax.text.store.local_copy import open_store, reopen_store, require_cached_lanes
+from bertjax.text.store.local_copy import require_cached_lanes
 from bertjax.text.store.manifest import SPLITS, SplitName, describe_split
 from bertjax.text.store_sources import require_store_sources
 from bertjax.tokenization.tokenizer import Tokenizer

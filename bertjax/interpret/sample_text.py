@@ -20,8 +20,8 @@ from bertjax.run.run_directory import TrainedModel, open_run_data
 from bertjax.storage.lines import read_lines
 from bertjax.storage.progress import Progress
 from bertjax.text.documents import Document
+from bertjax.text.open_store import reopen_store
 from bertjax.text.store.format import SplitView
-from bertjax.text.store.local_copy import reopen_store
 from bertjax.tokenization.tokenizer import Tokenizer
 
 SENTENCES: tuple[str, ...] = tuple(

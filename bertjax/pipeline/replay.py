@@ -23,13 +23,14 @@ from bertjax.run.compatibility import check_compatible
 from bertjax.run.hooks.spike_recovery import with_skips
 from bertjax.run.job import Job, assemble
 from bertjax.run.replay import Replayed, replay
+from bertjax.run.run_data import open_data
 from bertjax.run.run_directory import CONFIG_FILE, open_run_plugins
 from bertjax.run.telemetry import METRICS_FILE, read_metrics
 from bertjax.runtime.compilation import set_compilation_cache
 from bertjax.storage.json_documents import read_json
 from bertjax.storage.progress import Progress
 from bertjax.storage.remote import AnyPath, to_path
-from bertjax.training.stages import make_stages, open_data, training_mesh
+from bertjax.training.stages import make_stages, training_mesh
 from bertjax.training.state import TrainState, init_state, new_state
 
 _BITS = "the last bits may differ from the run's"

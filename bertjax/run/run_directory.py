@@ -38,6 +38,7 @@ from bertjax.model.shared_tables import DIFFERENCE
 from bertjax.run.checkpoint import containing_run, read_metadata, read_newest_metadata, restore_params
 from bertjax.run.checkpoint_metadata import DRAWN
 from bertjax.run.compatibility import RULES, check_compatible
+from bertjax.run.run_data import open_data
 from bertjax.run.telemetry import LOGGED_AS_FILE, METRICS_FILE
 from bertjax.runtime.processes import Processes
 from bertjax.storage.files import replace_bytes, replace_text
@@ -45,11 +46,11 @@ from bertjax.storage.progress import Progress
 from bertjax.storage.remote import AnyPath, RemotePath, to_path
 from bertjax.storage.remote_run import StagingDir, refuse_a_second, staging_dir
 from bertjax.storage.sums import SUMS_FILE, write_sums
+from bertjax.text.open_store import reopen_store
 from bertjax.text.prepare import text_changes
-from bertjax.text.store.local_copy import reopen_store
 from bertjax.tokenization.loading import COMPANIONS, VOCABULARY_FILES, load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
-from bertjax.training.stages import as_of_stage, make_stages, open_data, stage_objectives
+from bertjax.training.stages import as_of_stage, make_stages, stage_objectives
 
 CONFIG_FILE = "config.json"
 _OWN_FILES = (CONFIG_FILE, METRICS_FILE, LOGGED_AS_FILE, "report.html", "results.json")

@@ -23,13 +23,11 @@ from bertjax.config import (
     TrainingConfig,
     validate,
 )
-from bertjax.families.registry import get_family, trained_networks
+from bertjax.families.registry import trained_networks
 from bertjax.input.batches import batch_spec
-from bertjax.input.training_data import TrainingData, open_training_data
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.parallel.mesh import BATCH_AXES, make_abstract_mesh, make_mesh, slice_numbers
 from bertjax.parallel.sharding import check_divisible, check_rows_split, divided_sizes
-from bertjax.storage.progress import Progress
 from bertjax.training.objectives import OBJECTIVES, Objective, make_objectives
 from bertjax.training.schedules import Schedule, make_schedule
 from bertjax.training.state import Blueprint
@@ -129,17 +127,6 @@ def batch_shapes(stage: Stage, mesh: Mesh | AbstractMesh) -> dict[str, jax.Shape
 def stage_objectives(config: Config, stage: Stage) -> tuple[Objective, ...]:
     """The objectives of a stage of a run. Raises ValueError as `make_objectives` does."""
     return make_objectives(replace(config, training=stage.training))
-
-
-def open_data(config: Config, progress: Progress, fingerprint: str = "") -> TrainingData:
-    """Open the data of a run: rows with the arrays of its objectives and the special tokens of its family.
-
-    See `open_training_data` for `fingerprint` and for the errors.
-    """
-    stages = make_stages(config)
-    objectives = tuple(dict.fromkeys(name for stage in stages for name in stage.training.objectives))
-    template = get_family(config.model.family).template
-    return open_training_data([stage.data for stage in stages], progress, objectives, template, fingerprint)
 
 
 def rows_are_packed(data: DataConfig) -> bool:

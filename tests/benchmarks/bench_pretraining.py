@@ -58,11 +58,11 @@ from bertjax.config import Config, with_values
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.tokenizer_files import tokenizer_texts
 from bertjax.run.checkpoint import DIRECTORY as CHECKPOINTS
+from bertjax.run.run_data import open_data
 from bertjax.run.run_directory import load_run
 from bertjax.runtime.host_memory import keep_freed_memory
 from bertjax.storage.files import replace_text
 from bertjax.storage.progress import ProgressLine
-from bertjax.training.stages import open_data
 
 ROWS = SIZES["mini"].rows
 POINTS = 12  # measurements of a run

@@ -46,9 +46,9 @@ def measure(options: argparse.Namespace, folder: Path) -> None:
     from bertjax.parallel.sharding import to_global
     from bertjax.run.hooks.redundancy import Redundancy
     from bertjax.run.job import assemble
+    from bertjax.run.run_data import open_data
     from bertjax.runtime.processes import alone
     from bertjax.storage.progress import no_progress
-    from bertjax.training.stages import open_data
     from bertjax.training.state import init_state
 
     layers, width = LAYERS[options.size]

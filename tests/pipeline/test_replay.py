@@ -22,9 +22,9 @@ from bertjax.config import from_dict, load_recipe
 from bertjax.pipeline.replay import ReplayOfRun, _for_this_machine, replay_step
 from bertjax.run.checkpoint import read_metadata, saved_steps
 from bertjax.run.job import assemble
+from bertjax.run.run_data import open_data
 from bertjax.storage.progress import no_progress
 from bertjax.text.store.format import TokenStore
-from bertjax.training.stages import open_data
 
 STEPS = 12
 

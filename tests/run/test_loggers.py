@@ -21,9 +21,9 @@ from bertjax.run import loggers
 from bertjax.run.checks import preflight
 from bertjax.run.job import assemble
 from bertjax.run.loggers.logger import Logger, logged_id, remember_id, without_secrets
+from bertjax.run.run_data import open_data
 from bertjax.run.telemetry import LOGGED_AS_FILE, curves, read_metrics
 from bertjax.storage.progress import no_progress
-from bertjax.training.stages import open_data
 
 pytestmark = pytest.mark.usefixtures("one_device")
 

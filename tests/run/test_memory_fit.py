@@ -16,11 +16,12 @@ from bertjax.parallel.mesh import make_mesh
 from bertjax.run.checkpoint import read_metadata
 from bertjax.run.job import assemble
 from bertjax.run.resume_memory_fit import keep_memory_fit
+from bertjax.run.run_data import open_data
 from bertjax.runtime.processes import alone
 from bertjax.storage.progress import no_progress
 from bertjax.training import step_programs
 from bertjax.training.memory_fit import USABLE, fewest, fit_to_memory
-from bertjax.training.stages import Stage, make_stages, open_data
+from bertjax.training.stages import Stage, make_stages
 from bertjax.training.step_programs import StepPrograms
 
 # Rows of 128 and then 512 tokens, 256 rows on 2 devices: 32 and 8 rows per device are 4,096 tokens.

@@ -23,10 +23,11 @@ from bertjax.run.checkpoint import saved_steps
 from bertjax.run.checks import check_redundancy
 from bertjax.run.hooks.redundancy import WRONG_BITS, Redundancy, WrongBits
 from bertjax.run.job import Job, RunStage, assemble
+from bertjax.run.run_data import open_data
 from bertjax.runtime.processes import alone
 from bertjax.storage.progress import no_progress
 from bertjax.training import step as step_module
-from bertjax.training.stages import open_data, stage_step
+from bertjax.training.stages import stage_step
 from bertjax.training.state import TrainState
 
 ODD = 5  # the faulty device

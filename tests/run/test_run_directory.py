@@ -16,9 +16,9 @@ from bertjax.config import Config, DataConfig, to_dict
 from bertjax.parallel.mesh import make_mesh
 from bertjax.run.checkpoint import DIRECTORY, Checkpoints
 from bertjax.run.checkpoint_metadata import run_metadata
+from bertjax.run.run_data import open_data
 from bertjax.run.run_directory import data_to_resume, open_run_data, own_data_fingerprint
 from bertjax.storage.progress import no_progress
-from bertjax.training.stages import open_data
 
 
 @pytest.fixture

@@ -24,11 +24,12 @@ from bertjax.run.checkpoint import DIRECTORY, Checkpoints, read_metadata, saved_
 from bertjax.run.hooks.spike_recovery import MOST, Spike, SpikeWatch, Window, initial_skips, with_skips
 from bertjax.run.job import Job, assemble
 from bertjax.run.metrics import LOSS
+from bertjax.run.run_data import open_data
 from bertjax.run.telemetry import read_metrics, summarize_log
 from bertjax.run.train_job import train_job
 from bertjax.runtime.processes import alone
 from bertjax.storage.progress import no_progress
-from bertjax.training.stages import Stage, make_stages, open_data
+from bertjax.training.stages import Stage, make_stages
 
 pytestmark = pytest.mark.usefixtures("one_device")
 

@@ -28,6 +28,7 @@ from bertjax.run import time_budget
 from bertjax.run.checkpoint import DIRECTORY
 from bertjax.run.checkpoint_metadata import make_document
 from bertjax.run.job import assemble
+from bertjax.run.run_data import open_data
 from bertjax.run.run_directory import load_run
 from bertjax.run.time_budget import (
     _QUICK,
@@ -43,7 +44,6 @@ from bertjax.run.time_budget import (
 )
 from bertjax.runtime.processes import Processes, alone
 from bertjax.storage.progress import no_progress
-from bertjax.training.stages import open_data
 
 pytestmark = pytest.mark.usefixtures("one_device")
 

@@ -25,11 +25,12 @@ from bertjax.storage.remote import RemoteError, RemotePath
 from bertjax.text import beam, corpus, shards
 from bertjax.text import prepare as module
 from bertjax.text.corpus import Corpus
+from bertjax.text.open_store import open_store
 from bertjax.text.prepare import prepare, prepare_share
 from bertjax.text.sources.registry import parse_source, read_documents, source_files
 from bertjax.text.store import blocks, local_copy
 from bertjax.text.store.format import TokenStore
-from bertjax.text.store.local_copy import open_near, open_store
+from bertjax.text.store.local_copy import open_near
 from bertjax.text.store.manifest import SPLITS, file_records, read_manifest
 from bertjax.text.store.verify import check_store
 from bertjax.text.trained_vocabulary import prepare_vocabulary

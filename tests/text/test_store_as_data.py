@@ -14,9 +14,9 @@ from bertjax.input.training_data import open_training_data
 from bertjax.pipeline.preparation import prepare as prepare_verb
 from bertjax.pipeline.vocabulary import with_vocabulary
 from bertjax.storage.progress import no_progress
+from bertjax.text.open_store import open_store
 from bertjax.text.prepare import prepare, require_sources
 from bertjax.text.store import local_copy
-from bertjax.text.store.local_copy import open_store
 from bertjax.text.store.manifest import BLOCK_BYTES
 
 

@@ -1,8 +1,7 @@
-"""Open a token store, through a local copy if it is remote or on a slow shared disk."""
+"""Local copies of token stores that are remote or on a slow shared disk."""
 
 from __future__ import annotations
 
-import contextlib
 import math
 import shutil
 from collections.abc import Mapping, Sequence
@@ -13,10 +12,8 @@ from bertjax.config import DataConfig
 from bertjax.storage.atomic_directories import exclusive_lock
 from bertjax.storage.files import sync, write_durably
 from bertjax.storage.progress import Progress, no_progress
-from bertjax.storage.remote import DEFAULT_CACHE, AnyPath, RemotePath, is_remote, to_path
-from bertjax.text.prepare import prepare
+from bertjax.storage.remote import DEFAULT_CACHE, AnyPath, RemotePath, is_remote
 from bertjax.text.store.format import TokenStore
-from bertjax.text.store.joined import JoinedStore
 from bertjax.text.store.manifest import (
     BLOCK_BYTES,
     MANIFEST_FILE,
@@ -26,27 +23,12 @@ from bertjax.text.store.manifest import (
     num_blocks,
     read_manifest,
 )
-from bertjax.text.store_sources import require_store_sources
 from bertjax.tokenization.loading import COMPANIONS, VOCABULARY_FILES
 
 _LEAST_WINDOWS = 3  # that a copy holds: the current one, the next, and one that threads may still read
 
 
-def open_store(data: DataConfig, progress: Progress = no_progress) -> TokenStore:
-    """Open `data.store` (several as one), or prepare and open the store of the sources; copies it like `open_near`.
-
-    Raises like `prepare`, `open_near`, `TokenStore.open`, `JoinedStore` and `require_store_sources`.
-    """
-    paths = [to_path(store) for store in data.store] or [prepare(data, progress)]
-    bounds = [data.cache_gb] if len(paths) == 1 else _bounds(paths, data)
-    stores = [open_near(path, data.cache_dir, progress, bound) for path, bound in zip(paths, bounds, strict=True)]
-    if len(stores) > 1:
-        return JoinedStore(stores)
-    require_store_sources(stores[0].manifest, [data])
-    return stores[0]
-
-
-def _bounds(paths: Sequence[AnyPath], data: DataConfig) -> list[float]:
+def divide_cache(paths: Sequence[AnyPath], data: DataConfig) -> list[float]:
     """Divide `data.cache_gb` among the copies of several stores, in proportion to the least that a run holds of each.
 
     Raises ValueError if it is less than the sum.
@@ -96,27 +78,6 @@ def _require_bound(gigabytes: float, least: int) -> None:
         )
 
 
-def reopen_store(data: DataConfig, fingerprint: str, progress: Progress = no_progress) -> TokenStore | None:
-    """Open the store with this fingerprint, even if the sources have changed. Returns None if there is none.
-
-    Raises like `open_near` and `TokenStore.open`; other stores that are damaged are ignored.
-    """
-    if data.store:
-        store = open_store(data, progress)
-        return store if store.fingerprint == fingerprint else None
-    cache = Path(data.cache_dir or DEFAULT_CACHE)
-    for folder in (cache, to_path(data.root)):
-        for manifest in sorted(folder.glob("store-*/manifest.json")):
-            with contextlib.suppress(ValueError):
-                content = read_manifest(manifest.parent)
-                if content["fingerprint"] != fingerprint:
-                    continue
-                if folder is cache:
-                    return _open_copy(cache / manifest.parent.name, content, progress, data.cache_gb)
-                return open_near(manifest.parent, data.cache_dir, progress, data.cache_gb)
-    return None
-
-
 def open_near(
     store: AnyPath, cache_dir: str = "", progress: Progress = no_progress, most_gigabytes: float = 0
 ) -> TokenStore:
@@ -136,7 +97,7 @@ def open_near(
     with exclusive_lock(cache):
         if not target.exists():
             _create_copy(store, target)
-    return _open_copy(target, manifest, progress, most_gigabytes)
+    return open_copy(target, manifest, progress, most_gigabytes)
 
 
 def _create_copy(store: AnyPath, target: Path) -> None:
@@ -153,7 +114,7 @@ def _create_copy(store: AnyPath, target: Path) -> None:
     sync(target.parent)
 
 
-def _open_copy(target: Path, manifest: dict[str, Any], progress: Progress, most_gigabytes: float) -> TokenStore:
+def open_copy(target: Path, manifest: dict[str, Any], progress: Progress, most_gigabytes: float) -> TokenStore:
     """Open a copy; completes it first if the store is not larger than one window.
 
     A process with a bound has exclusive use of the copy, as it may remove blocks that others have verified.
