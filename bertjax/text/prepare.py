@@ -118,7 +118,7 @@ def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner |
 
         # 1. Process the units that are not finished
         with shared_lock(root, target.name):
-            if not is_complete(target, "manifest.json") and not _is_publishable(job):
+            if not is_complete(target, MANIFEST_FILE) and not _is_publishable(job):
                 with (
                     SIGNS.doing("preparing text"),
                     explaining_full_disk(job.folder, lambda: _bytes_needed(corpus, records)),
@@ -130,9 +130,9 @@ def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner |
 
         with exclusive_lock(root, target.name):
             # 2. Reuse a store with the same inputs, or one that an interrupted process finished but did not publish
-            if not is_complete(target, "manifest.json") and _is_publishable(job):
+            if not is_complete(target, MANIFEST_FILE) and _is_publishable(job):
                 _publish(job, target)
-            if is_complete(target, "manifest.json"):
+            if is_complete(target, MANIFEST_FILE):
                 # Opening a local store also checks that its files exist.
                 manifest = TokenStore.open(target).manifest if isinstance(target, Path) else read_manifest(target)
                 require_inputs(manifest["provenance"].get("inputs"), job.inputs, target)
@@ -157,30 +157,7 @@ def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner |
                     split: [shard for unit in corpus.units if (shard := records[unit.number]["shards"][split])]
                     for split in SPLITS
                 }
-                provenance = _provenance(corpus, records, job)
-                trained, held_out = (sum(shard["tokens"] for shard in shards[split]) for split in SPLITS)
-                if notes := job.division.notes(held_out / max(trained + held_out, 1) if data.filters else None):
-                    provenance["division"] = notes
-                train, evaluation = (sum(shard["documents"] for shard in shards[split]) for split in SPLITS)
-                if min(train, evaluation) < LEAST_DOCUMENTS and "screened" in provenance:
-                    raise ValueError(
-                        f"data.filters={data.filters} leaves {train} documents for training and {evaluation} for "
-                        f"evaluation; each needs {LEAST_DOCUMENTS}: remove a filter, or add text\n"
-                        f"{screening_table(provenance['screened'])}"
-                    )
-                ungrouped = sum(record.get("ungrouped", 0) for record in records.values())
-                if notes := [*filter(None, (note, _note_on_groups(data, ungrouped, train + evaluation)))]:
-                    provenance["notes"] = notes
-                if min(train, evaluation) < LEAST_DOCUMENTS:
-                    raise ValueError(
-                        f"data.held_out={job.division.held_out} leaves {evaluation} of {train + evaluation} documents "
-                        f"for evaluation and {train} for training; each needs {LEAST_DOCUMENTS}: set another share, "
-                        "or add documents (a document is never divided between the splits)"
-                    )
-                if data.units and not provenance["units"]:
-                    raise ValueError(
-                        f"data.units={data.units!r}: no unit was found in the text; check the field's name or the list"
-                    )
+                provenance = _checked_provenance(corpus, records, shards, job, note)
 
                 # 4. Publish
                 finish_store(job.folder, shards, tokenizer, provenance, job.planes)
@@ -203,7 +180,7 @@ def prepare_share(data: DataConfig, index: int, count: int, progress: Progress =
     with reporting_unreadable(corpus, progress, runner):
         _, job, target = _plan_store(data, corpus, progress, runner)
         with shared_lock(to_path(data.root), target.name):
-            if is_complete(target, "manifest.json") or _is_publishable(job):
+            if is_complete(target, MANIFEST_FILE) or _is_publishable(job):
                 return len(corpus.units), len(corpus.units)
             job.folder.mkdir(exist_ok=True)
             take_over_units(corpus.units, job)
@@ -441,6 +418,45 @@ def _fill(
                 return
             if is_idle:
                 time.sleep(_WAIT_SECONDS)
+
+
+def _checked_provenance(
+    corpus: Corpus,
+    records: dict[int, dict[str, Any]],
+    shards: Mapping[str, Sequence[Mapping[str, Any]]],
+    job: ShardJob,
+    note: str,
+) -> dict[str, Any]:
+    """Describe where the text came from and how it was divided, with a `note` unless it is empty.
+
+    Raises ValueError for a source without text, a split with too few documents, and text without units of `data.units`.
+    """
+    data, provenance = job.data, _provenance(corpus, records, job)
+    train_tokens, held_out_tokens = (sum(shard["tokens"] for shard in shards[split]) for split in SPLITS)
+    held_out_share = held_out_tokens / max(train_tokens + held_out_tokens, 1)
+    if notes := job.division.notes(held_out_share if data.filters else None):
+        provenance["division"] = notes
+    train, evaluation = (sum(shard["documents"] for shard in shards[split]) for split in SPLITS)
+    if min(train, evaluation) < LEAST_DOCUMENTS and "screened" in provenance:
+        raise ValueError(
+            f"data.filters={data.filters} leaves {train} documents for training and {evaluation} for "
+            f"evaluation; each needs {LEAST_DOCUMENTS}: remove a filter, or add text\n"
+            f"{screening_table(provenance['screened'])}"
+        )
+    ungrouped = sum(record.get("ungrouped", 0) for record in records.values())
+    if notes := [*filter(None, (note, _note_on_groups(data, ungrouped, train + evaluation)))]:
+        provenance["notes"] = notes
+    if min(train, evaluation) < LEAST_DOCUMENTS:
+        raise ValueError(
+            f"data.held_out={job.division.held_out} leaves {evaluation} of {train + evaluation} documents "
+            f"for evaluation and {train} for training; each needs {LEAST_DOCUMENTS}: set another share, "
+            "or add documents (a document is never divided between the splits)"
+        )
+    if data.units and not provenance["units"]:
+        raise ValueError(
+            f"data.units={data.units!r}: no unit was found in the text; check the field's name or the list"
+        )
+    return provenance
 
 
 def _provenance(corpus: Corpus, records: dict[int, dict[str, Any]], job: ShardJob) -> dict[str, Any]:
