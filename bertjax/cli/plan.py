@@ -47,9 +47,9 @@ def run(arguments: argparse.Namespace) -> int:
         require_unused(arguments, ("slices", "price", "stage", "suggest", "html"), "--topology")
         return _plan_preparation(arguments)
     require_unused(arguments, ("hosts", "cores"), "--tokens")
-    arguments.slices = 1 if arguments.slices is None else arguments.slices
+    slices = 1 if arguments.slices is None else arguments.slices
     if arguments.topology != LOCAL:
-        parse_name(arguments.topology, arguments.slices)
+        parse_name(arguments.topology, slices)
     page = None if arguments.html is None else page_path(arguments.html)
     with tempfile.TemporaryDirectory(prefix="bertjax-plan-") as folder:
         # jax reads its environment when it is imported, so everything that imports it comes after this line.
@@ -57,7 +57,15 @@ def run(arguments: argparse.Namespace) -> int:
         from bertjax.plan.answer import answer
 
         config = load_config(arguments)
-        result = answer(config, arguments, partial(print, file=sys.stderr, flush=True))
+        result = answer(
+            config,
+            arguments.topology,
+            slices,
+            stage=arguments.stage,
+            price=arguments.price,
+            suggests=arguments.suggest,
+            say=partial(print, file=sys.stderr, flush=True),
+        )
     print(result.text)
     if page is not None:
         from bertjax.plan.answer import render_plan

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass, replace
 
 from bertjax.config import Config
@@ -45,19 +44,28 @@ class Answer:
         return "\n\n".join(parts)
 
 
-def answer(config: Config, arguments: argparse.Namespace, say: Say) -> Answer:
-    """Make the plan that the command line requests, with advice and suggestions.
+def answer(
+    config: Config,
+    topology_name: str,
+    slices: int,
+    *,
+    stage: int | None,
+    price: float | None,
+    suggests: bool,
+    say: Say,
+) -> Answer:
+    """Make a plan, with advice if it does not fit, and with a better plan if `suggests`.
 
     Raises ValueError like `open_topology` and `make_plan`.
     """
     entries, vocabulary = vocabulary_size(config.data)
     config = replace(config, model=replace(config.model, vocab_size=entries))
-    topology = open_topology(arguments.topology, arguments.slices)
-    plan = make_plan(config, topology, stage=arguments.stage, price=arguments.price, adapt=arguments.suggest, say=say)
-    suggestion = suggest(plan, say) if arguments.suggest else None
+    topology = open_topology(topology_name, slices)
+    plan = make_plan(config, topology, stage=stage, price=price, adapt=suggests, say=say)
+    suggestion = suggest(plan, say) if suggests else None
     # On a CPU, larger microbatches are not faster, so they are chosen only if those of the recipe do not fit.
     may_gain = topology.capacity is not None and (topology.platform != "cpu" or not plan.fits)
-    if arguments.topology == LOCAL and suggestion is None and may_gain and not plan.fitted:
+    if topology_name == LOCAL and suggestion is None and may_gain and not plan.fitted:
         suggestion = pick_microbatches(plan, say)
     is_answered = suggestion is not None and suggestion.is_whole
     advice = None if plan.fits or is_answered else advise(plan, say)

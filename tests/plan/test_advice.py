@@ -217,7 +217,8 @@ def test_plan_that_does_not_fit_exits_with_code_3(
 ) -> None:
     recipe = tmp_path / "recipe.py"
     recipe.write_text("from bertjax.config import Config\n\ndef config():\n    return Config()\n")
-    monkeypatch.setattr(answer, "answer", lambda *_: answer.Answer(too_large, None, None, "vocabulary of 300 entries"))
+    result = answer.Answer(too_large, None, None, "vocabulary of 300 entries")
+    monkeypatch.setattr(answer, "answer", lambda *_, **__: result)
     assert main(["plan", str(recipe), "--topology", "local"]) == 3
     output = capsys.readouterr().out
     assert "does not fit" in output and "vocabulary of 300 entries" in output
