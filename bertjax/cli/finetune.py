@@ -9,27 +9,48 @@ from bertjax.cli.verb import Verb
 from bertjax.config import override
 
 # Options of the verb that are keys of TaskConfig.
-_TASK_KEYS = ("data", "train", "dev", "test", "text", "label", "id", "labels", "patience", "layer_decay", "distil")
-_TASK_KEYS += ("from_text", "positives", "dims")
+_TASK_KEYS = (
+    "data",
+    "train",
+    "dev",
+    "test",
+    "text",
+    "label",
+    "id",
+    "labels",
+    "patience",
+    "layer_decay",
+    "distil",
+    "from_text",
+    "positives",
+    "dims",
+)
 _SWITCHES = ("balanced", "strict_length")
 
 # The names of bertjax.finetune.tasks and of its kinds of tasks, whose modules import jax.
-GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
-TASKS = ("glue", *GLUE_TASKS, "swag", "codah", "squad", "squad2", "ner", "pos", "xnli")
-TASKS += ("ncbi-disease", "bc5cdr-disease", "bc5cdr-chem", "lener-br")
-TASKS += ("classification", "regression", "token-classification", "token-regression")
-TASKS += ("choice", "pairs", "vectors", "denoising", "relevance")
+_GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
+_ENTITY_TASKS = ("ncbi-disease", "bc5cdr-disease", "bc5cdr-chem", "lener-br")
+_DATA_SETS = (*_GLUE_TASKS, "swag", "codah", "squad", "squad2", "ner", "pos", "xnli", *_ENTITY_TASKS)
+_TABLE_TASKS = {  # name -> what it is, for the help
+    "classification": "",
+    "regression": "",
+    "token-classification": " (a tag for each word or letter)",
+    "token-regression": " (a number for each word or letter)",
+    "choice": "",
+    "pairs": " (texts of like meaning)",
+    "relevance": " (of a passage to a query)",
+}
+_TEXT_TASKS = ("vectors", "denoising")
+TASKS = ("glue", *_DATA_SETS, *_TABLE_TASKS, *_TEXT_TASKS)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "config",
         metavar="TASK",
-        help="glue (all of it), cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, swag, codah, squad, squad2, ner, "
-        "pos, xnli, ncbi-disease, bc5cdr-disease, bc5cdr-chem, lener-br; or your own table: classification, "
-        "regression, token-classification and token-regression (a tag or a number for each word or letter), choice, "
-        "pairs (texts of like meaning), relevance (of a passage to a query); or plain text: "
-        "vectors, denoising (--from-text). Any key of the config is an option too, as in --optimizer.beta2 0.98",
+        help=f"glue (all of it), {', '.join(_DATA_SETS)}; or your own table: "
+        f"{', '.join(name + note for name, note in _TABLE_TASKS.items())}; or plain text: {', '.join(_TEXT_TASKS)} "
+        "(--from-text). Any key of the config is an option too, as in --optimizer.beta2 0.98",
     )
     parser.add_argument("--init-from", metavar="RUN", required=True, help="a run, hf:DIR, hf:NAME or tf1:DIR")
     parser.add_argument("--teacher", metavar="RUN", help="a model fine-tuned for the same task, to learn from")
