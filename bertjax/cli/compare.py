@@ -82,10 +82,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _write_reference(arguments: argparse.Namespace) -> int:
     """Train the recipe once with each seed, and write the curves. Finished runs are kept, stopped ones resume."""
-    seeds, (arguments.config,) = arguments.seeds, arguments.run
+    seeds = arguments.seeds
     if len(set(seeds)) < len(seeds) or len(seeds) < 2:
         raise ValueError(f"--seeds {' '.join(map(str, seeds))}: give two seeds or more, each once")
-    config = load_config(arguments)
+    recipe_arguments = argparse.Namespace(**vars(arguments), config=arguments.run[0])
+    config = load_config(recipe_arguments)
     if config.training.budget:
         raise ValueError(f"training.budget={config.training.budget!r}: runs of a reference have one length; give steps")
     output = Path(arguments.output or f"{config.name}.json")
@@ -95,12 +96,13 @@ def _write_reference(arguments: argparse.Namespace) -> int:
     from bertjax.run.pretrain import pretrain
     from bertjax.run.reference_curve import make_reference, write_reference
 
-    runs = []
-    for seed in seeds:
-        training = replace(config.training, seed=seed)
-        runs.append(pretrain(replace(config, run_dir=f"{config.directory}_seed{seed}", training=training)).directory)
-    command = shell_command("pretrain", arguments, leaving_out=_FOLDERS)
-    reference = make_reference(config.name, command, runs)
+    configs = [
+        replace(config, run_dir=f"{config.directory}_seed{seed}", training=replace(config.training, seed=seed))
+        for seed in seeds
+    ]
+    directories = [pretrain(seed_config).directory for seed_config in configs]
+    command = shell_command("pretrain", recipe_arguments, leaving_out=_FOLDERS)
+    reference = make_reference(config.name, command, directories)
     write_reference(output, reference)
     for name, curve in reference.curves.items():
         print(f"  {name:20} {curve.mean[-1]:.4f} ± {curve.spread[-1]:.4f} after {curve.steps[-1]:,} steps")
