@@ -9,6 +9,7 @@ Expected: a held-out perplexity of 3.99 (paper, table 6), a loss of 1.38; GLUE t
 Cost: 109,482,240 parameters; 4.3e10 tokens, 2.4e19 FLOP: 4 days on the paper's 16 TPU v2 chips; compiled for 8 H100 at
     least 4.3 hours, and for 16 v5e 3.0 (`launch/plans.md`). If memory is short:
     --training.grad-accum-steps 4, --execution.remat dots.
+Time: 4.3 hours or more on 8 H100
 Command: bertjax pretrain bert_base --data.vocab vocab.txt
          bertjax pretrain bert_base:cased --data.vocab cased_vocab.txt
 """

@@ -6,6 +6,7 @@ Expected: a held-out perplexity of 3.23 (paper, table 6), a loss of 1.17; GLUE t
     With whole-word masking: SQuAD 1.1 F1 92.8, MNLI 87.1 (uncased), 92.9 and 86.5 (cased).
 Cost: 335,141,888 parameters; 8.2e19 FLOP: 4 days on the paper's 64 TPU v2 chips. If memory is short: --mesh.fsdp 4,
     --execution.remat dots, --training.grad-accum-steps 8.
+Time: 4 days on the paper's 64 TPU v2 chips
 Command: bertjax pretrain bert_large:wwm --data.vocab vocab.txt
 """
 

@@ -4,6 +4,7 @@ Reproduces: the shape of BERT-Mini (4 layers, hidden size 256) of "Well-Read Stu
     pretraining of google-research/bert: MLM and NSP, whole sentences, length 128.
 Expected: depends on the text; `report.html` shows the held-out loss beside the best loss without context.
 Cost: 11 M parameters with the default vocabulary; hours on two CPU cores, minutes on a GPU.
+Time: hours on two CPU cores
 Command: bertjax pretrain bert_mini --data.sources 'text:books/*.txt' 'wikiextractor:wiki/*.xz'
 """
 

@@ -15,6 +15,7 @@ Cost: 2.45e18 FLOP. Estimate: 22.7 hours at 30 TFLOP/s, which is 55,000 tokens/s
     (71 TFLOP/s), 24 % of an A10's (125); at 30 % an RTX 4090 (165) takes 14 hours. The rest of the day is for
     evaluation, checkpoints and compilation. `bertjax bench` measures your GPU; for a slower one set fewer
     --training.steps; stages and warm-up follow.
+Time: 22.7 hours at 30 TFLOP/s
 Memory: weights and two moments 3 x 4 bytes x 109.5 million = 1.3 GB, two sets of gradients 0.9 GB, activations 0.36 MB
     per token of a microbatch (64 x 128 tokens: 3 GB), 0.62 MB at length 512 (16 x 512: 5.1 GB). jax takes three
     quarters of a card's memory, and a step takes the fewest microbatches that fit. Compiled for an H100 (jax 0.12.0.1)

@@ -7,6 +7,7 @@ Text: part of the Chinese Wikipedia from the Hugging Face Hub (`pip install 'ber
 Expected: on 12 MB of WikiExtractor's output 5.21 nats for held-out text, 1.01 below the best loss without context.
 Cost: 9 million parameters, 5 million tokens, 1.7e14 FLOP: half an hour on two free cores (47 minutes of CPU time).
     With more text give more --training.steps.
+Time: half an hour on two free cores
 Command: bertjax pretrain chinese_mini --data.sources 'wikiextractor:zh/**/*'
 """
 

@@ -19,6 +19,7 @@ Cost: base 139,637,337 parameters, 8.1e20 FLOP; large 406,789,209, 2.5e21. Of bo
     base takes at least 195 hours, 15 % of their peak (`launch/plans.md`): the scores of distances, which are read and
     written again and again, are the limit. A TPU's kernel keeps them in its core: 16 v5e take at least 71 hours,
     141 by the compiler's schedule, which is 51 % of their peak.
+Time: 195 hours or more on 8 H100
 Command: bertjax pretrain deberta:v3-small --data.vocab spm.model
 """
 

@@ -10,6 +10,7 @@ Expected: depends on the genomes; `report.html` shows the held-out loss beside t
     too few for bpe: 7.06 nats (without context 6.40). Random letters cannot be predicted, and of a single genome only
     repeats and codons can.
 Cost: 4 million parameters (letters 3); about two hours on two CPU cores, or the time in --training.budget.
+Time: about two hours on two CPU cores
 Command: bertjax pretrain dna_mini --data.sources 'fasta:genomes/*.fna.gz' --training.budget 2h
 """
 

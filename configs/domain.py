@@ -20,6 +20,7 @@ Expected: BioBERT gained 0.62 points of F1 in biomedical named entity recognitio
 Cost: `:cased` 9.8e9 tokens, 5.8e18 FLOP: compiled for 8 H100 at least 1.3 hours, 16 % of their peak
     (`launch/plans.md`); BioBERT 1.1 ten times that; `:legal` 1.3e11 tokens, 7.7e19 FLOP. 108,310,272 parameters,
     uncased 109,482,240, 35 million in `:legal-small`.
+Time: 1.3 hours or more on 8 H100
 Command: bertjax pretrain domain --init-from hf:bert-base-cased --data.sources 'text:papers/**/*.txt'
          bertjax pretrain domain:legal --data.sources 'jsonl:law/*.jsonl.zst:text'
 """

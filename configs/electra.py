@@ -18,6 +18,7 @@ Measured: 2 layers of width 128, ten minutes on two cores, Wikipedia and books, 
 Cost: small 13,549,057 parameters and a generator of 4,620,026, 1.1e18 FLOP: compiled for 8 H100 at least 0.7 hours, 6 %
     of their peak (`launch/plans.md`); base 109,483,009 and 33,740,602, 6.7e19; large 335,142,913 and 51,295,290,
     9.1e20.
+Time: 0.7 hours or more on 8 H100
 Command: bertjax pretrain electra:small --data.vocab vocab.txt
 """
 

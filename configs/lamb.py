@@ -8,6 +8,7 @@ Reproduces: nvidia: the schedule of NVIDIA's DeepLearningExamples: 7,038 steps a
 Text: as in bert_base.py.
 Expected: SQuAD 1.1 F1 90.6 (paper); a training loss of 1.24 to 1.30 in the second phase (nvidia).
 Cost: 335,141,888 parameters; 1.6e20 FLOP: 76 minutes on the paper's 1,024 TPU v3 chips.
+Time: 76 minutes on the paper's 1,024 TPU v3 chips
 Command: bertjax pretrain lamb:nvidia --data.vocab vocab.txt
 """
 

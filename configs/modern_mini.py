@@ -7,6 +7,7 @@ Text: yours, as --data.sources.
 Expected: after an hour on Wikipedia and novels SST-2 80.0, MRPC F1 78.8, QNLI 56.4, POS 93.0 and Cranfield nDCG@10 13.3
     (README.md), one seed: best in search and tags, equal in sentiment within the error, worse than BERT in QNLI.
 Cost: 5,335,360 parameters; two hours on two CPU cores, or the time in --training.budget.
+Time: two hours on two CPU cores
 Command: bertjax pretrain modern_mini --data.sources 'text:books/*.txt' --training.budget 2h
 """
 

@@ -18,6 +18,7 @@ Cost: base 149,655,232 parameters, 1.8e21 FLOP; large 395,881,664, 4.9e21. Compi
     Four layers with windows, 256 wide, one row on a CPU (`bench_attention_length.py`): of 1,024 tokens 0.18 s a
     step and 157 MiB, of 2,048 0.37 s and 249, of 4,096 0.76 s and 426, of 8,192 1.55 s and 786: the length to the power
     of 1.03 in time, 1.04 in processor time and 0.77 in memory.
+Time: 219 hours or more on 8 H100
 Memory: base compiled for one v5e chip of 15.75 GiB with `--execution.remat full`, 8 rows at a time: of 2,048 tokens 3.7
     GiB and 116 ms a step at best, of 4,096 4.9 GiB and 253 ms, of 8,192 7.3 GiB and 525 ms. Without remat 8 rows of
     8,192 do not fit at once, but 2 at a time do, and 8 then take 450 ms. `bertjax plan modernbert --topology v5e:1x1

@@ -9,6 +9,7 @@ Expected: depends on the molecules; `report.html` shows the held-out loss beside
     1.58 million molecules of MOSES (PyPI's molsets), held out at random: after 44 steps, which a budget of 15 minutes
     allowed beside other work on two cores, 1.96 nats (without context 2.20).
 Cost: 3 million parameters; two hours on two CPU cores, or the time in --training.budget.
+Time: two hours on two CPU cores
 Command: bertjax pretrain molecules_mini --data.sources 'smiles:molecules/*.smi.gz' --training.budget 2h
 """
 

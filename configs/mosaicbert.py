@@ -11,6 +11,7 @@ Expected: GLUE development sets, mean 79.6 after 1.13 hours on 8 A100, a part of
     BERT-Base of its README, by the whole recipe, 83.3 over 8 tasks.
 Cost: 137,395,770 parameters, 2.7e19 FLOP: compiled for 8 H100 at least 3.4 hours, 28 % of their peak
     (`launch/plans.md`).
+Time: 3.4 hours or more on 8 H100
 Command: bertjax pretrain mosaicbert --data.vocab vocab.txt
 """
 

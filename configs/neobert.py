@@ -11,6 +11,7 @@ Text: RefinedWeb, 600 billion tokens. Name yours with --data.sources.
 Expected: GLUE development sets, mean 89.0 (not verified).
 Cost: 245,136,954 parameters, 3.3e21 FLOP: compiled for 8 H100 at least 575 hours, 20 % of their peak in
     the first stage, and for 16 v5e 297 (`launch/plans.md`).
+Time: 575 hours or more on 8 H100
 Command: bertjax pretrain neobert --data.vocab vocab.txt
 """
 

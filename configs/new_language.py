@@ -9,6 +9,7 @@ Expected: depends on the language and the text; `report.html` shows the held-out
     context.
 Cost: at most 1.3e10 tokens, 7.8e18 FLOP: compiled for 8 H100 at least 1.7 hours, 16 % of their peak
     (`launch/plans.md`); mini 1.2e8 tokens, 2.8e15 FLOP.
+Time: 1.7 hours or more on 8 H100
 Command: bertjax pretrain new_language --data.sources 'wikipedia:eowiki-latest-pages-articles.xml.bz2'
 """
 

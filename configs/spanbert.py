@@ -10,6 +10,7 @@ Text: as in bert_base.py, cased, --data.vocab the published 28,996 entries.
 Expected: base: SQuAD 1.1 F1 92.4, SQuAD 2.0 F1 83.6; large: 94.6, 88.7 (development sets).
 Cost: base 108,340,804 parameters and the SBO head, 1.9e20 FLOP; large 333,610,308 and the head, 6.4e20. Compiled
     for 8 H100, base takes at least 39 hours, 17 % of their peak (`launch/plans.md`).
+Time: 39 hours or more on 8 H100
 Command: bertjax pretrain spanbert --data.vocab cased_vocab.txt
 """
 

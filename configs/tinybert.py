@@ -18,6 +18,7 @@ Expected: GLUE, test sets, after distillation for each task with augmented data:
 Cost: 14,479,676 parameters and 67,579,196, beside a teacher of 110,106,428; the projection, which is not exported, has
     240,384 and 590,592. 4x312: 2.1e8 FLOP a token, 2.1e18 FLOP in all: compiled for 8 H100 at least 0.4 hours, 19 % of
     their peak (`launch/plans.md`).
+Time: 0.4 hours or more on 8 H100
 Command: bertjax pretrain tinybert --data.vocab bert-base-uncased/vocab.txt
 """
 

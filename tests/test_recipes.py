@@ -13,6 +13,7 @@ import jax
 import pytest
 
 from bertjax.config import Config, differences, from_dict, load_recipe, to_dict, validate
+from bertjax.config.recipes import describe_recipe, recipe_names
 from bertjax.families.networks import abstract_network
 from bertjax.parallel.mesh import make_abstract_mesh
 from bertjax.plan.compiling import lower_train_step
@@ -138,6 +139,14 @@ def costs() -> dict[str, float]:
         if flops := re.search(r"^Cost:.*?([\d.]+e\d+) FLOP(?! a token|/)", text, re.M | re.S):
             costs_by_name[next(name for name in RECIPES if name.partition(":")[0] == path.name)] = float(flops[1])
     return costs_by_name
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_recipe_time_is_part_of_its_cost(name: str) -> None:
+    """`bertjax recipes` prints the line `Time:`; its figures and its machine are those of `Cost:`."""
+    sections = describe_recipe(REPOSITORY / "configs" / f"{name}.py").sections
+    words = set(re.findall(r"[\w/.]+", sections.get("Time", "")))
+    assert words - {"or", "more", "on"} <= set(re.findall(r"[\w/.]*[\w/]", sections["Cost"]))
 
 
 @pytest.mark.parametrize(("name", "flops"), costs().items())

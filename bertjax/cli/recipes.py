@@ -77,24 +77,14 @@ def _target(arguments: argparse.Namespace, source: Path) -> Path:
     return target
 
 
-# Patterns for a machine and its time in a recipe's cost, in order of preference.
-_PLANNED = re.compile(
-    r"(?:[Cc]ompiled|[Pp]lanned) for (?:an? )?([\w: ]+?),?(?: it takes| base takes)? at least ([\d.,]+) hours"
-)
-_CLAUSE = r"(?:[^:;,.()]|[.,](?=\d))*"
-_MEASURED = re.compile(rf"(?:^|[:;,.] )({_CLAUSE}(?:minutes?|hours?|days?) (?:on|at) {_CLAUSE})")
-
-
 def _table(names: Sequence[str]) -> list[str]:
     """Return a line for each recipe: name, layers and hidden size, tokens of a run, machine and time."""
     rows = [("recipe", "network", "tokens", "machine and time")]
     for name in names:
         config = load_recipe(name)
-        cost = describe_recipe(name).sections.get("Cost", "")
-        planned, measured = _PLANNED.search(cost), _MEASURED.search(cost)
-        machine = f"{planned[2]} hours or more on {planned[1]}" if planned else measured[1].strip() if measured else ""
+        time = describe_recipe(name).sections.get("Time", "see bertjax plan")
         network = f"{config.model.num_hidden_layers} x {config.model.hidden_size}"
-        rows.append((name, network, _tokens(config), machine or "see bertjax plan"))
+        rows.append((name, network, _tokens(config), time))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return [bold(lines[0]), *lines[1:]]
