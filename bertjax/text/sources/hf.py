@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bertjax.storage.hub import HubDataSet, open_data_set
@@ -50,13 +50,13 @@ def find(source: Source) -> list[SourceFile]:
     data_set = open_data_set(written["name"], written["revision"] or "")
     parts = written["parts"].split(":")[1:]
     if written["glob"]:
-        names = _matching(data_set.files, [written["glob"]])
+        names, columns = _matching(data_set.files, [written["glob"]]), parts
     else:
-        names = _files_of_split(source, data_set, parts)
-    if len(parts) > 1:
-        raise ValueError(f"source {source}: {parts[0]!r} is neither a config nor a split of it; write {_FORM}")
+        names, columns = _files_of_split(source, data_set, parts)
+    if len(columns) > 1:
+        raise ValueError(f"source {source}: {columns[0]!r} is neither a config nor a split of it; write {_FORM}")
     names = [name for name in names if has_name(name, _DATA)]
-    column = parts[0] if parts and parts[0] != DEFAULT_FIELD else ""
+    column = columns[0] if columns and columns[0] != DEFAULT_FIELD else ""
     if not names:
         raise ValueError(
             f"source {source}: no text files match; its files are {first_names(data_set.files, 10)}; for a data set "
@@ -77,28 +77,30 @@ def find(source: Source) -> list[SourceFile]:
     ]
 
 
-def _files_of_split(source: Source, data_set: HubDataSet, parts: list[str]) -> list[str]:
-    """The files of the config and split at the front of `parts`, which are removed from it."""
+def _files_of_split(source: Source, data_set: HubDataSet, parts: list[str]) -> tuple[list[str], list[str]]:
+    """The files of the config and split at the front of `parts`, and the remaining parts."""
     configs = {config["config_name"]: config for config in data_set.configs}
     folders = {name.partition("/")[0] for name in data_set.files if "/" in name}
     if configs:
-        config = _choose_config(source, configs, parts)
-        splits = _card_splits(data_set.files, config)
+        splits = _card_splits(data_set.files, _choose_config(source, configs, parts))
+        names_config = bool(parts) and parts[0] in configs
     else:
-        below = f"{parts.pop(0)}/" if parts and parts[0] in folders else ""
+        names_config = bool(parts) and parts[0] in folders
+        below = f"{parts[0]}/" if names_config else ""
         splits = _named_splits([name for name in data_set.files if name.startswith(below)])
-    if parts and parts[0] in splits:
-        return splits[parts.pop(0)]
+    rest = parts[1:] if names_config else parts
+    if rest and rest[0] in splits:
+        return splits[rest[0]], rest[1:]
     if _SPLIT in splits or len(splits) == 1:
-        return splits.get(_SPLIT) or next(iter(splits.values()))
+        return splits.get(_SPLIT) or next(iter(splits.values())), rest
     if not splits:
-        return []
+        return [], rest
     raise ValueError(f"source {source}: no split {_SPLIT!r}; add one of its splits, {first_names(splits, 10)}: {_FORM}")
 
 
-def _choose_config(source: Source, configs: Mapping[str, Mapping[str, Any]], parts: list[str]) -> Mapping[str, Any]:
+def _choose_config(source: Source, configs: Mapping[str, Mapping[str, Any]], parts: Sequence[str]) -> Mapping[str, Any]:
     if parts and parts[0] in configs:
-        return configs[parts.pop(0)]
+        return configs[parts[0]]
     default = [config for name, config in configs.items() if config.get("default") is True or name == "default"]
     if len(configs) == 1 or default:
         return (default or [*configs.values()])[0]
