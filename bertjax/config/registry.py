@@ -137,17 +137,21 @@ class Registry(MutableMapping[str, T]):
     def __iter__(self) -> Iterator[str]:
         yield from (names := self.at_hand())
         for name, point in _entry_points(self._group).items():
-            reason = f"{_described(point)} is not used: {name!r} exists already" if name in names else ""
+            if name in names:
+                self._leave_out(name, f"{_described(point)} is not used: {name!r} exists already")
+                continue
             try:
-                if not reason:
-                    self._load(name)
-            except ValueError as error:  # only a warning: this command may not need that package
-                reason = str(error)
-            if not reason:
-                yield name
-            elif name not in self._left_out:
-                self._left_out.add(name)
-                warnings.warn(reason, stacklevel=2)
+                self._load(name)
+            except ValueError as error:
+                self._leave_out(name, str(error))
+                continue
+            yield name
+
+    def _leave_out(self, name: str, reason: str) -> None:
+        """Warn once of an entry point that cannot be used; no error, as this command may not need that package."""
+        if name not in self._left_out:
+            self._left_out.add(name)
+            warnings.warn(reason, stacklevel=3)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
