@@ -159,6 +159,7 @@ def _attempt(
 
         # 5. The loop
         run = Run(skipping_job, processes, checkpoints, progress, past, hooks, state)
+        del state  # from here on only the run holds it
         try:
             return train(run)
         finally:  # hooks and callbacks hold references to the run, which would keep its arrays alive
