@@ -7,7 +7,7 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import jax
@@ -64,15 +64,17 @@ def train_job(
     skips, first_skipped = initial_skips(job, processes, say), None
     while True:  # after a loss spike, train again from a checkpoint before it
         try:
-            return _attempt(job, skips, first_skipped, processes, say, initial, callbacks)
+            with _open_run(job, skips, first_skipped, processes, say, initial, callbacks) as run:
+                return train(run)
         except Spike as spike:
             first_skipped, message = spike.window.first, str(spike)
             skips = with_skip(skips, first_skipped, spike.window.stop)
-            spike.__traceback__ = None  # its frames hold the state of the attempt
+            spike.__traceback__ = None  # its frames hold the run
         say(f"{message}; skipping these rows from now on (training.skips={skips})")
 
 
-def _attempt(
+@contextlib.contextmanager
+def _open_run(
     job: Job,
     skips: tuple[str, ...],
     first_skipped: int | None,
@@ -80,10 +82,10 @@ def _attempt(
     say: Say,
     initial: Initial | None,
     callbacks: Sequence[Callback],
-) -> Outcome:
-    """Train until the end, a signal or a spike, without the batches in `skips`.
+) -> Iterator[Run]:
+    """Open everything that the loop needs, to train without the batches in `skips`.
 
-    `first_skipped` is the first step of the last spike; checkpoints after it are set aside. Raises Spike.
+    `first_skipped` is the first step of the last spike; checkpoints after it are set aside.
     """
     directory, training, first = to_path(job.config.directory), job.config.training, job.stages[0]
     skipping_job = with_skips(job, skips)
@@ -157,11 +159,10 @@ def _attempt(
             hooks.append(SpikeRecovery(skipping_job.config.training, past["losses"], training.skips))
         hooks += [Evaluate(), Save()]
 
-        # 5. The loop
         run = Run(skipping_job, processes, checkpoints, progress, past, hooks, state)
         del state  # from here on only the run holds it
         try:
-            return train(run)
+            yield run
         finally:  # hooks and callbacks hold references to the run, which would keep its arrays alive
             del run.state
             run.metrics = {}
