@@ -143,7 +143,7 @@ def costs() -> dict[str, float]:
 
 @pytest.mark.parametrize("name", recipe_names())
 def test_recipe_time_is_part_of_its_cost(name: str) -> None:
-    """`bertjax recipes` prints the line `Time:`; its figures and its machine are those of `Cost:`."""
+    """`bertjax recipes` prints the line `Time:`, whose figures and machine match `Cost:`."""
     sections = describe_recipe(REPOSITORY / "configs" / f"{name}.py").sections
     words = set(re.findall(r"[\w/.]+", sections.get("Time", "")))
     assert words - {"or", "more", "on"} <= set(re.findall(r"[\w/.]*[\w/]", sections["Cost"]))

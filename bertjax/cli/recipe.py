@@ -152,8 +152,8 @@ def shell_command(
     keys = keys or {}
     changed = [word for key, value in keys.items() for word in (f"--{key}", value)]
     plugins = [word for plugin in arguments.plugin for word in ("--plugin", plugin)]
-    kept = _drop_keys(arguments.overrides, {*keys, *leaving_out})
-    return shlex.join(["bertjax", verb, arguments.config, *plugins, *kept, *changed])
+    overrides = _drop_keys(arguments.overrides, {*keys, *leaving_out})
+    return shlex.join(["bertjax", verb, arguments.config, *plugins, *overrides, *changed])
 
 
 def _drop_keys(overrides: Sequence[str], keys: Collection[str]) -> list[str]:

@@ -99,7 +99,7 @@ def stage_step(
 ) -> TrainStep:
     """Make the train step of a stage, the same for a run and for a plan.
 
-    `objectives` default to the stage's. With others, those of a fine-tuning task, the shape of a batch decides whether
+    `objectives` default to the stage's. With the objectives of a fine-tuning task, the shape of a batch decides whether
     it is packed.
     """
     return make_train_step(

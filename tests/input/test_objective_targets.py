@@ -258,9 +258,9 @@ class Ranks(Target):
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({}, r"target ranks: `prepare` made no 'ranks', which `keys` declares; return it, or remove it"),
-        ({"ranks": np.float64}, r"'ranks' is float64 \[4, 10\], and its `keys` ask for float32 \[4, 10\]; convert it"),
-        ({"ranks": lambda weights: weights[:, :3]}, r"'ranks' is float32 \[4, 3\], .* ask for float32 \[4, 10\]"),
+        ({}, r"target ranks: `prepare` makes no 'ranks', which `keys` declares; return it, or remove it"),
+        ({"ranks": np.float64}, r"'ranks' is float64 \[4, 10\], but `keys` declares float32 \[4, 10\]; convert it"),
+        ({"ranks": lambda weights: weights[:, :3]}, r"'ranks' is float32 \[4, 3\], .* declares float32 \[4, 10\]"),
     ],
 )
 def test_target_that_differs_from_its_keys_is_refused(monkeypatch, arrays: dict, message: str) -> None:

@@ -65,22 +65,22 @@ class Target(ABC):
 
 def make_declared(name: str, keys: Mapping[str, BatchArray], make: Make, rows: Sequences) -> dict[str, np.ndarray]:
     """Make the arrays of the target `name`. Raises ValueError if they differ from its `keys`."""
-    made = make(rows)
-    arrays = {**rows.arrays, **made}
+    own = make(rows)
+    arrays = {**rows.arrays, **own}
     count, length = rows.encoder["input_ids"].shape
     for key, declared in keys.items():
-        if key not in made:
+        if key not in own:
             raise ValueError(
-                f"target {name}: `prepare` made no {key!r}, which `keys` declares; return it, or remove it"
+                f"target {name}: `prepare` makes no {key!r}, which `keys` declares; return it, or remove it"
             )
         if declared.used:
             width = arrays[declared.used].shape[1]
         else:
-            width = {"token": length, "sequence": 1}.get(declared.per, made[key].shape[-1])
-        expected, actual = (np.dtype(declared.dtype), (count, width)), (made[key].dtype, made[key].shape)
+            width = {"token": length, "sequence": 1}.get(declared.per, own[key].shape[-1])
+        expected, actual = (np.dtype(declared.dtype), (count, width)), (own[key].dtype, own[key].shape)
         if expected != actual:
             raise ValueError(
-                f"target {name}: {key!r} is {actual[0]} {[*actual[1]]}, and its `keys` ask for {expected[0]} "
+                f"target {name}: {key!r} is {actual[0]} {[*actual[1]]}, but `keys` declares {expected[0]} "
                 f"{[*expected[1]]}; convert it, or correct `keys`"
             )
-    return made
+    return own
