@@ -34,7 +34,7 @@ def warn_of_stripped_accents(sources: Sequence[Sequence[SourceFile]], recomposes
     if share <= NOTICEABLE_SHARE:
         return ""
     named = [word[:_NAMED_CHARACTERS] for word, _ in changed.most_common(_NAMED_WORDS)]
-    examples = ", ".join(f"{word} becomes {_shown(_without_accents(word, recomposes))}" for word in named)
+    examples = ", ".join(f"{word} becomes {_spaced(_without_accents(word, recomposes))}" for word in named)
     line = (
         f"data.strip_accents=True changes words that are {share:.1%} of the text ({examples}); set "
         "--data.strip-accents False to keep them, with a vocabulary that keeps them too"
@@ -56,7 +56,7 @@ def _without_accents(word: str, recomposes: bool) -> str:
     return unicodedata.normalize("NFC", bare) if recomposes else bare
 
 
-def _shown(bare: str) -> str:
+def _spaced(bare: str) -> str:
     """A word without accents, with spaces between letters that a terminal would show as one syllable."""
     return bare if unicodedata.is_normalized("NFC", bare) else " ".join(bare)
 

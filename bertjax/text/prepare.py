@@ -141,7 +141,7 @@ def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner |
                 return target
             _require_few_bad_records(_counts(record["reading"] for record in records.values()), data)
             require_known_letters(merge_unknown_letters(records.values()), data)
-            recomposes = parse_kind(data.tokenizer)[0].recomposes
+            recomposes = not tokenizer.is_symbolic and parse_kind(tokenizer.kind)[0].recomposes
             note = warn_of_stripped_accents(corpus.files, recomposes) if tokenizer.rules.strip_accents else ""
 
             # Remove units that cannot become a store; keep those that a full disk or a kill interrupts.

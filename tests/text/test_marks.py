@@ -1,11 +1,17 @@
 """Warnings about accents that are stripped."""
 
+import shutil
 import warnings
+from collections import Counter
 
 import pytest
+from small_corpus import changed
 
 from bertjax.text.marks import warn_of_stripped_accents
+from bertjax.text.prepare import prepare
 from bertjax.text.sources.source import SourceFile
+from bertjax.tokenization.tokenizer import TextRules
+from bertjax.tokenization.training import train_sentencepiece
 
 
 @pytest.mark.parametrize("text", ["नमस्ते", "ที่นี่", "أهلاً", "мой ёж", "がんばる", "tiếng Việt", "Brücke", "cafe\u0301"])
@@ -51,3 +57,19 @@ def test_split_syllables_are_reported_unless_recomposed(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert warn_of_stripped_accents([[SourceFile("text", str(path))]], True) == ""
+
+
+@pytest.mark.parametrize(("name", "warned"), [("vocab.txt", True), ("spiece.model", False)])
+def test_the_given_vocabulary_decides_on_syllables(data, tmp_path, name, warned):
+    """Its kind counts, whatever `data.tokenizer` would train."""
+    shutil.rmtree(tmp_path / "text")
+    (tmp_path / "text").mkdir()
+    for number in range(20):
+        (tmp_path / "text" / f"{number}.txt").write_text("한국어 위키백과 문서. " * (number + 1))
+    tokenizer = train_sentencepiece(Counter(["한국어", "위키백과", "문서."] * 9), 40, TextRules.of(data), "unigram")
+    (content,) = (content for file, content in tokenizer.files.items() if file.endswith(".model"))
+    (tmp_path / "spiece.model").write_bytes(content)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        prepare(changed(data, vocab=str(tmp_path / name)))
+    assert any("strip_accents=True changes words" in str(one.message) for one in caught) == warned
