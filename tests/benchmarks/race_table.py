@@ -17,7 +17,7 @@ COLUMNS = (
 )
 CAPTION = (
     "Recipes at 4 layers of width 256, each for as many steps as two cores take in 60 minutes, on the same text, then "
-    "fine-tuned at two rates, of which the better one counts; ± is the standard error of the means over seeds, or of "
+    "fine-tuned at two rates (the better one counts); ± is the standard error of the means over seeds, or of "
     "one seed over its examples (`bench_race.py all --data DATA --folder DIR --record FILE`, {commits}):"
 )
 BASELINE = "most frequent answer"
