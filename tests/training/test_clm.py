@@ -124,5 +124,5 @@ def test_run_begins_causal_and_ends_masked(tmp_path: Path) -> None:
         logs["eval/clm_loss"][1][0], rel=1e-5
     )
     assert bertjax.load(tmp_path / "run").fill_mask("the [MASK] .")
-    with pytest.raises(ValueError, match="are of stages with causal=True and False"):
+    with pytest.raises(ValueError, match="were trained with causal=True and False"):
         average(tmp_path / "run", 2)
