@@ -427,10 +427,17 @@ class ExecutionConfig:
     # microbatch, which takes less memory and more traffic and requires remat dots or full. With
     # training.grad_accum_steps=auto, step becomes layer if a step does not fit otherwise.
     gather: Literal["step", "layer"] = may_change("step")
-    scan_unroll: int = may_change(1)  # Number of layer periods in one iteration of the scan; all is fastest on a CPU
+    # Number of layer periods in one iteration of the scan. auto: all in bfloat16 on a CPU and in runs of a day or more
+    # on TPUs, else 1; more is faster and compiles longer
+    scan_unroll: int | Literal["auto"] = may_change("auto")
     logits_chunk: int = changes_with_notice(1024, _OTHER_ORDER)  # Number of predictions whose logits exist at once
     # Attention backend; auto chooses by platform, row length and model
     attention: Literal["auto", "xla", "cudnn", "mosaic"] = changes_with_notice("auto", _OTHER_ORDER)
+
+    @property
+    def unrolled_periods(self) -> int:
+        """The number of layer periods in one iteration of the scan; 1 while `auto` is undecided."""
+        return 1 if self.scan_unroll == "auto" else self.scan_unroll
 
 
 EXECUTION_BOUNDS = {

@@ -176,7 +176,7 @@ class Stack(NamedTuple):
         The scan runs over periods, within which each layer's window is known at trace time, as fused kernels require.
         Layers that do not fill a period run after the scan.
         """
-        period, unroll = _period(windows), self.execution.scan_unroll
+        period, unroll = _period(windows), self.execution.unrolled_periods
         periods = len(windows) // period
 
         def run_layer(x: jax.Array, item: Any, window: int) -> tuple[jax.Array, Any]:

@@ -29,6 +29,7 @@ from bertjax.plan.topologies import Topology, with_measured_speed
 from bertjax.training.memory_fit import AUTO, Fit, fit_to_memory, usable_memory
 from bertjax.training.stages import Stage, check_stages_divisible, make_stages, training_mesh
 from bertjax.training.teacher import assumed_teacher, stage_flops
+from bertjax.training.unrolling import decide_unrolling
 
 HOUR = 3600.0
 Say = Callable[[str], None]
@@ -170,6 +171,10 @@ def make_plan(
         say(f"distillation.teacher: assumed to have {depth} layers that are {width} wide")
     if topology.chip is None:
         topology = with_measured_speed(topology, config.execution.dtype)
+    decided = decide_unrolling(config, mesh, teacher)
+    if decided != config and decided.execution.unrolled_periods > 1:
+        say("with all layers unrolled, as the run does (execution.scan_unroll=auto); 1 compiles sooner")
+    config = decided
     plan_once = _planner(config, topology, mesh, say)
     config, fitted = _fit(config, topology, mesh, stage, plan_once)
     fitted_stages = make_stages(config)

@@ -30,6 +30,7 @@ from bertjax.training.state import Blueprint, FrozenNetwork, TrainState, init_st
 from bertjax.training.step import TrainStep
 from bertjax.training.step_programs import StepPrograms, data_bytes
 from bertjax.training.teacher import assumed_teacher, stage_flops
+from bertjax.training.unrolling import decide_unrolling
 
 MakeRows = Callable[[Stage], RunBatches]
 _WARM_UP = 2  # steps to discard
@@ -154,7 +155,9 @@ def bench(config: Config, make_rows: MakeRows, seconds: float) -> tuple[Machine,
         peak_flops(device.device_kind),
         matmul_peak(device, "bfloat16") if device.platform == "cpu" and dtype == "float32" else None,
     )
-    programs = StepPrograms(config, mesh, make_optimizer(config.optimizer), assumed_teacher(config))
+    teacher = assumed_teacher(config)
+    config = decide_unrolling(config, mesh, teacher)
+    programs = StepPrograms(config, mesh, make_optimizer(config.optimizer), teacher)
     config, _ = programs.fit()
 
     def measure(stage: Stage) -> StageFigures:

@@ -42,6 +42,7 @@ from bertjax.training.state import Blueprint, TrainState, draw_blueprint
 from bertjax.training.step import GradientMetrics, Metrics, TrainStep
 from bertjax.training.step_programs import StepPrograms
 from bertjax.training.teacher import Teacher, frozen_networks, put_teacher, stage_flops
+from bertjax.training.unrolling import decide_unrolling
 
 # The seed of pairs and masks in evaluation, so that the training seed does not change the evaluated rows.
 HELD_OUT_SEED = 0x45564C
@@ -166,8 +167,8 @@ def assemble(
     """Assemble a run; with `only_at`, only the stage that contains this step.
 
     `teacher` is the model that `distillation.teacher` names. `mesh` defaults to the config's. `gradient_metrics` as in
-    `make_train_step`. `training.grad_accum_steps=auto` is resolved here, by all `processes` together. Raises
-    ValueError naming the key, its value and what to do.
+    `make_train_step`. `execution.scan_unroll=auto` is resolved here, and `training.grad_accum_steps=auto` by all
+    `processes` together. Raises ValueError naming the key, its value and what to do.
     """
     tokenizer = content.tokenizer
     config = replace(config, model=tokenizer.fit_model(config.model))
@@ -179,6 +180,7 @@ def assemble(
         size = stage.training.global_batch_size
         content.require_cached(stage.data, size, local_rows(mesh, size))
     optimizer = make_optimizer(config.optimizer)
+    config = decide_unrolling(config, mesh, teacher_model)
     programs = StepPrograms(config, mesh, optimizer, teacher_model, gradient_metrics)
     config, memory_fit = programs.fit(processes)
     stages = make_stages(config)

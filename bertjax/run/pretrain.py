@@ -37,7 +37,7 @@ from bertjax.run.hooks import make_hooks
 from bertjax.run.job import Job, assemble
 from bertjax.run.loop import Outcome
 from bertjax.run.reference_curve import reference_for
-from bertjax.run.resume_memory_fit import keep_memory_fit
+from bertjax.run.resume_choices import keep_choices
 from bertjax.run.run_directory import data_to_resume, load_run, require_own_run, seal
 from bertjax.run.session import print_now, raise_stopped, require_same_config, session
 from bertjax.run.time_budget import fit_to_budget, keep_decided_length, seconds_of_this_process
@@ -113,7 +113,7 @@ def pretrain(
                 tensor_table(config.model)  # fails now instead of in the export if a head has no table
             require_sources(config.data)
             config = keep_decided_length(config, user_keys)  # a resumed run keeps what was decided at its start
-            config = keep_memory_fit(config, processes)
+            config = keep_choices(config, processes)
             callbacks = [*callbacks, *make_hooks(config)]
             config = replace(config, plugins=with_entry_points(config.plugins))
             require_own_run(config)

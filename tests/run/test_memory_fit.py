@@ -15,7 +15,7 @@ from bertjax.config import Config, DataConfig, ExecutionConfig, MeshConfig, Stag
 from bertjax.parallel.mesh import make_mesh
 from bertjax.run.checkpoint import read_metadata
 from bertjax.run.job import assemble
-from bertjax.run.resume_memory_fit import keep_memory_fit
+from bertjax.run.resume_choices import keep_choices
 from bertjax.run.run_data import open_data
 from bertjax.runtime.processes import alone
 from bertjax.storage.progress import no_progress
@@ -161,7 +161,7 @@ def test_resumed_run_keeps_the_memory_fit(tiny: Config, monkeypatch: pytest.Monk
     assert plenty.config.training.grad_accum_steps == 1 and not compiled, "nothing is compiled where all values fit"
     whole = StepPrograms(plenty.config, mesh, plenty.optimizer)
     with jax.set_mesh(mesh):
-        need = measure(whole, plenty.config.execution, plenty.stages[0])
+        need = measure(whole, plenty.config.execution, make_stages(plenty.config)[0])
 
     memory = 0.9 * need / USABLE["cpu"]
     monkeypatch.setattr(step_programs, "device_memory", lambda device: memory)
@@ -175,11 +175,14 @@ def test_resumed_run_keeps_the_memory_fit(tiny: Config, monkeypatch: pytest.Monk
 
     with alone() as processes:
         for here, expected in ((memory, 2), (2 * memory, 2), (0.5 * memory, "auto")):
-            monkeypatch.setattr("bertjax.run.resume_memory_fit.device_memory", lambda device, here=here: here)
-            monkeypatch.setattr("bertjax.run.resume_memory_fit.training_mesh", lambda config: mesh)
-            assert keep_memory_fit(tiny, processes).training.grad_accum_steps == expected
+            monkeypatch.setattr("bertjax.run.resume_choices.device_memory", lambda device, here=here: here)
+            monkeypatch.setattr("bertjax.run.resume_choices.training_mesh", lambda config: mesh)
+            kept = keep_choices(tiny, processes)
+            assert kept.training.grad_accum_steps == expected
+            assert kept.execution.scan_unroll == (1 if expected == 2 else "auto")
         two = make_mesh(MeshConfig(2, 1, 1), jax.devices()[:2])
-        monkeypatch.setattr("bertjax.run.resume_memory_fit.training_mesh", lambda config: two)
-        assert keep_memory_fit(tiny, processes) == tiny, "another mesh decides again"
-        fixed = replace(tiny, training=replace(tiny.training, grad_accum_steps=4))
-        assert keep_memory_fit(fixed, processes) == fixed
+        monkeypatch.setattr("bertjax.run.resume_choices.training_mesh", lambda config: two)
+        assert keep_choices(tiny, processes) == tiny, "another mesh decides again"
+        execution = replace(tiny.execution, scan_unroll=2)
+        fixed = replace(tiny, execution=execution, training=replace(tiny.training, grad_accum_steps=4))
+        assert keep_choices(fixed, processes) == fixed

@@ -206,7 +206,8 @@ def test_resumed_run_keeps_the_decided_length(
     prepared: tuple[Config, TrainingData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, content = replace(prepared[0], run_dir=str(tmp_path)), prepared[1]
-    config = replace(config, training=replace(config.training, grad_accum_steps=1))
+    training, execution = replace(config.training, grad_accum_steps=1), replace(config.execution, scan_unroll=1)
+    config = replace(config, training=training, execution=execution)
     costs = Costs((0.5, 0.25), (1.0, 1.0), 1.0, 1.0, 5.0)
     monkeypatch.setattr(time_budget, "measure", lambda *arguments: costs)
     lines: list[str] = []

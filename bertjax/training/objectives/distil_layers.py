@@ -48,7 +48,7 @@ def _sums(forward: Forward, batch: Batch, keys: Keys) -> Sums:
     student, teacher = (forward.layer_states(batch, count, name) for name in (MODEL, TEACHER))
     project = model.teacher_projection if model.encoder.config.teacher_width else lambda x: x
     mask = visible(batch["sequence_ids"], model.encoder.config.causal)
-    unroll = model.encoder.execution.scan_unroll
+    unroll = model.encoder.execution.unrolled_periods
     return layer_sums(student, teacher, project, mask, batch["distil_layers_weights"], unroll)
 
 

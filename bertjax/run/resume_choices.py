@@ -1,4 +1,4 @@
-"""Keep the microbatches, recomputation and gathering that were chosen to fit the devices when a run began."""
+"""Keep the microbatches, recomputation, gathering and unrolling that were chosen for the devices when a run began."""
 
 from __future__ import annotations
 
@@ -15,20 +15,24 @@ from bertjax.training.stages import make_stages, training_mesh
 _MEMORY_TOLERANCE = 0.95  # share of the earlier memory that counts as the same; machines of one kind differ a little
 
 
-def keep_memory_fit(config: Config, processes: Processes) -> Config:
-    """Replace `training.grad_accum_steps=auto` by the values that were chosen when the run in its directory began.
+def keep_choices(config: Config, processes: Processes) -> Config:
+    """Replace every `auto` of the step by the value that was chosen when the run in its directory began.
 
-    Returns the config unchanged for a new run. Also if the mesh or the kind of device changed, or if a device of any
-    process has less memory than before; the values are then chosen again.
+    These are `training.grad_accum_steps` and `execution.scan_unroll`. Returns the config unchanged for a new run. Also
+    if the mesh or the kind of device changed, or if a device of any process has less memory than before; the values are
+    then chosen again.
     """
-    if not is_undecided(config):
+    fits_memory, decides_unrolling = is_undecided(config), config.execution.scan_unroll == AUTO
+    if not (fits_memory or decides_unrolling):
         return config
     saved = read_newest_metadata(config.directory)
     answers = processes.gather("the machine that the run began on", "same" if _is_same_machine(saved, config) else "")
     if saved is None or not all(answers):
         return config
     original = from_dict(saved["config"])
-    if len(original.stages) != len(config.stages) or is_undecided(original):
+    if decides_unrolling:
+        config = replace(config, execution=replace(config.execution, scan_unroll=original.execution.scan_unroll))
+    if not fits_memory or len(original.stages) != len(config.stages) or is_undecided(original):
         return config
     undecided = [stage.number for stage in make_stages(config) if stage.training.grad_accum_steps == AUTO]
     counts = {stage.number: stage.training.microbatches for stage in make_stages(original) if stage.number in undecided}
