@@ -163,6 +163,8 @@ def test_parse_sources_recognises_a_glob_without_quotes(tmp_path, monkeypatch):
             parse_sources(files)
     with pytest.raises(ValueError, match=r"no kind; write kind:glob, e\.g\. csv:x\.csv"):
         parse_sources(["x.csv"])
+    with pytest.raises(ValueError, match="source 'books/': there is no such folder or file"):
+        parse_sources(["books/"])
 
 
 def test_source_files_explains_brackets(tmp_path):

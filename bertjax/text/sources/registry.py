@@ -105,8 +105,9 @@ def parse_source(written: str) -> Source:
         if is_local_folder:
             return Source(folder.KIND.name, written)
         if not has_default:
+            missing = "" if os.path.exists(written) else "there is no such folder or file, and "
             raise ValueError(
-                f"source {written!r}: no kind; write kind:glob, e.g. {likely_kind(written)}:{written}; "
+                f"source {written!r}: {missing}no kind; write kind:glob, e.g. {likely_kind(written)}:{written}; "
                 f"kinds: {', '.join(KINDS)}"
             )
     if not kind:
