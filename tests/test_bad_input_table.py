@@ -112,6 +112,10 @@ ROWS: list[tuple[list[str], list[str]]] = [
         ["--optimizer.learnin-rate", "Perhaps you meant", "--optimizer.learning-rate"],
     ),
     ([*PRETRAIN, "--steps", "100"], ["--steps is unknown; did you mean --training.steps?"]),
+    (
+        [*PRETRAIN, "--training.learning-rate", "1e-4"],
+        ["--training.learning-rate is unknown; did you mean --optimizer.learning-rate?"],
+    ),
     ([*PRETRAIN, "--training.steps", "many"], ["--training.steps", "'many'"]),
     ([*PRETRAIN, "--training.steps", "0"], ["training.steps=0"]),
     (

@@ -215,7 +215,7 @@ def override(config: C, arguments: Sequence[str], prog: str) -> C:
 
     An unknown key or a value of the wrong type ends the program with exit code 2 and names the nearest key.
     """
-    _refuse_short_keys(config, arguments, prog)
+    _refuse_misplaced_keys(config, arguments, prog)
     import tyro
 
     return tyro.cli(
@@ -228,15 +228,21 @@ def override(config: C, arguments: Sequence[str], prog: str) -> C:
     )
 
 
-def _refuse_short_keys(config: Config, arguments: Sequence[str], prog: str) -> None:
-    """End the program with exit code 2 for a key without its section, as in `--steps 100`, and name the whole key."""
+def _refuse_misplaced_keys(config: Config, arguments: Sequence[str], prog: str) -> None:
+    """End the program with exit code 2 for a key without its section or in another one, and name the whole key.
+
+    As in `--steps 100` and `--training.learning-rate 1e-4`.
+    """
     keys = ["help", *flatten(to_dict(config))]
     for word in arguments:
         name = word[2:].partition("=")[0].replace("-", "_")
-        if not word.startswith("--") or not name or name in keys:
+        if not word.startswith("--") or not name or name in keys or name.startswith("stages."):
             continue
-        matches = [key for key in keys if key.endswith(f".{name}")] or [key for key in keys if key.endswith(f"_{name}")]
-        if matches and "." not in name:
+        own = name.rpartition(".")[2]
+        matches = [key for key in keys if key.endswith(f".{own}")]
+        if "." not in name:
+            matches = matches or [key for key in keys if key.endswith(f"_{own}")]
+        if matches:
             matches.sort(key=lambda key: not key.startswith("training."))
             options = " or ".join(f"--{key.replace('_', '-')}" for key in matches)
             print(f"{prog}: {word} is unknown; did you mean {options}?", file=sys.stderr)
