@@ -8,11 +8,14 @@ from bertjax.config import FinetuneConfig
 from bertjax.convert.sources import load_own_run
 from bertjax.convert.teacher import fit_teacher, read_teacher
 from bertjax.finetune.run import RESULTS_FILE
+from bertjax.report.run_summary import Measured, held_out_lines, measured
 from bertjax.run.checkpoint import read_metadata
 from bertjax.run.job import evaluate_params
 from bertjax.run.run_directory import open_run_data
 from bertjax.storage.progress import ProgressLine
 from bertjax.storage.remote import AnyPath, to_path
+from bertjax.training.objectives import choose
+from bertjax.training.stages import make_stages, stage_at
 
 
 @dataclass(frozen=True, repr=False)
@@ -24,11 +27,20 @@ class Evaluation:
     text: str  # the amount of held-out text
     figures: dict[str, float]  # by their names in the log, such as eval/mlm_loss
     baselines: dict[str, float]  # figures without context, such as baseline/no_context_loss
+    held_out: tuple[Measured, ...]  # the figures of the objectives, each with its baseline
 
     def __repr__(self) -> str:
-        """Lines with the figures, then the baselines."""
-        rows = [f"  {name:20} {value:.4f}" for name, value in {**self.figures, **self.baselines}.items()]
-        return "\n".join([f"step {self.step:,} of {self.directory}, held out: {self.text}", *rows])
+        """Lines with the figures and their baselines, then the figures of single sources, which have none."""
+        names = {"eval/loss", *(f"eval/{one.figure}" for one in self.held_out)}
+        others = {name.removeprefix("eval/"): value for name, value in self.figures.items() if name not in names}
+        width = max(map(len, others), default=0)
+        return "\n".join(
+            [
+                f"Held-out text of {self.directory}, after {self.step:,} steps ({self.text}):",
+                *held_out_lines(self.held_out),
+                *(f"  {name:{width}}  {value:.4f}" for name, value in others.items()),
+            ]
+        )
 
 
 def evaluate(run: str) -> Evaluation:
@@ -51,4 +63,12 @@ def evaluate(run: str) -> Evaluation:
         )
     content = open_run_data(run, model.config, ProgressLine())
     figures, baselines = evaluate_params(model.config, content, model.params, model.step, teacher)
-    return Evaluation(model.directory, model.step, content.size("held_out"), figures, baselines)
+    objectives = choose(stage_at(make_stages(model.config), model.step).training.objectives)
+    return Evaluation(
+        model.directory,
+        model.step,
+        content.size("held_out"),
+        figures,
+        baselines,
+        measured(objectives, figures, baselines),
+    )

@@ -93,8 +93,14 @@ def summarise(config: Config, content: TrainingData, outcome: Outcome, completio
     )
 
 
+def held_out_lines(held_out: Iterable[Measured]) -> list[str]:
+    """The measures with their baselines, each as a line of the terminal."""
+    held_out = tuple(held_out)
+    width = max([13, *(len(measured.measure.name) for measured in held_out)])
+    return [_held_out_line(measured, width) for measured in held_out]
+
+
 def _held_out_line(measured: Measured, width: int) -> str:
-    """A measure, its name in `width` columns, with its baseline, as a line of the terminal."""
     measure = measured.measure
     form = ".3f" if measure.is_loss else ".1%"
     gained = ""
@@ -112,13 +118,12 @@ def final_lines(config: Config, summary: Summary, report: AnyPath, exported: Any
         f"   (was: {completion.answer})"
         for completion in summary.completions
     ]
-    width = max([13, *(len(measured.measure.name) for measured in summary.held_out)])
     run = to_path(config.directory)
     quoted = shlex.quote(str(run))
     return "\n".join(
         [
             bold(f"\nHeld-out text, after {summary.steps:,} steps and {summary.tokens_seen:,} tokens:"),
-            *(_held_out_line(measured, width) for measured in summary.held_out),
+            *held_out_lines(summary.held_out),
             *([bold("\nPredictions for [MASK] in held-out sentences:"), *filled] if filled else []),
             bold("\nOutput:"),
             f"  report        {report}",
