@@ -82,10 +82,11 @@ def _compare(measured: Measured) -> tuple[str, ...]:
 
 
 def _tiles(summary: Summary) -> str:
+    since = f"since step {summary.first_step:,}, from which the run was resumed" if summary.first_step else ""
     tiles = [
         ("Steps", f"{summary.steps:,}", ""),
         ("Tokens seen", write(summary.tokens_seen, "count"), "padding excluded"),
-        ("Wall time", duration(summary.wall_seconds), ""),
+        ("Wall time", duration(summary.wall_seconds), since),
         ("Tokens per second", f"{summary.tokens_per_second:,.0f}", "padding excluded"),
     ]
     if summary.mfu is not None:

@@ -59,13 +59,14 @@ class Summary:
     about: str  # one line on the data
     steps: int
     tokens_seen: int  # real ones, padding excluded
-    wall_seconds: float
+    wall_seconds: float  # since `first_step`
     tokens_per_second: float
     mfu: float | None
     peak: str  # the rate that the MFU is relative to
     held_out: tuple[Measured, ...]  # of the run's objectives
     completions: tuple[Completion, ...] = ()
     store: str = ""  # path of the token store; empty for records
+    first_step: int = 0  # from which the run was last resumed
 
 
 _STORE = "token store "  # before its path in the name of a run's data
@@ -89,6 +90,7 @@ def summarise(config: Config, content: TrainingData, outcome: Outcome, completio
             outcome.baselines,
         ),
         completions=completions,
+        first_step=outcome.first_step,
         store=content.name.removeprefix(_STORE) if content.name.startswith(_STORE) else "",
     )
 

@@ -43,6 +43,7 @@ class Outcome:
     mfu: float
     peak: Peak
     exit_code: int
+    first_step: int = 0  # at which this process began
 
 
 class Run:
@@ -123,6 +124,7 @@ class Run:
             mfu=self.step_metrics.mfu,
             peak=self.job.peak,
             exit_code=self.processes.exit_code,
+            first_step=self.past["step"],
         )
 
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -90,6 +91,9 @@ def test_figures_are_shown_with_their_baselines(tmp_path):
     for tile in ("Steps 6,000", "24.1 M", "11 min 23 s", "35,420", "38.1% of 0.119 TFLOP/s (measured)"):
         assert tile in text
     assert "1.83 nats below" in text
+    assert "resumed" not in text
+    resumed = Page(render_page(tmp_path, replace(SUMMARY, first_step=1500))).text
+    assert "11 min 23 s since step 1,500, from which the run was resumed" in resumed
 
 
 def test_report_has_all_charts_with_baselines(tmp_path):
