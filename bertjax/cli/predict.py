@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         action="extend",
         metavar="FILE",
-        help="predict for the rows of .parquet or .jsonl files, 'parquet:GLOB', 'jsonl:GLOB' or hf:NAME instead",
+        help="predict for the rows of .parquet, .jsonl, .csv or .tsv files, 'KIND:GLOB' or hf:NAME instead",
     )
     parser.add_argument(
         "--column",

@@ -1,8 +1,8 @@
 """Apply a model to the rows of tables: a folder of Parquet parts with the input's and the model's columns.
 
-A unit is a span of a file: row groups of Parquet, lines of JSON Lines. Any number of processes, on machines that share
-the folder, claim units as in the preparation of text. A unit's part appears atomically, so that every row is in one
-part, however often a process is killed.
+A unit is a span of a file: row groups of Parquet, lines of JSON Lines, or a whole CSV file. Any number of processes, on
+machines that share the folder, claim units as in the preparation of text. A unit's part appears atomically, so that
+every row is in one part, however often a process is killed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bertjax.storage.terminal import first_names
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.claims import Claims
 from bertjax.text.corpus import Unit
-from bertjax.text.sources import jsonl, parquet
+from bertjax.text.sources import csv_rows, jsonl, parquet
 from bertjax.text.sources.line_spans import split_lines
 from bertjax.text.sources.registry import KINDS, likely_kind, parse_source, source_files, text_bytes
 from bertjax.text.sources.source import SourceFile
@@ -87,12 +87,12 @@ def annotate_tables(
     annotate: Annotate,
     what: str,
 ) -> Annotated:
-    """Write parts for all rows of Parquet and JSON Lines files into `folder`, and return when all exist.
+    """Write parts for all rows of Parquet, JSON Lines and CSV files into `folder`, and return when all exist.
 
-    names: files, or sources with globs (`parquet:`, `jsonl:`, `hf:`). columns: the text columns. job: everything that
+    names: files, or sources with globs (`parquet:`, `jsonl:`, `csv:`, `hf:`). columns: the text columns. job: all that
     the values depend on, as JSON; a folder of another job is refused. A null text counts as empty. Finally all parts
-    have the same schema (`_unify`). Raises ValueError for other files, missing columns, and a column that the model
-    would replace; for a `RowError` of `annotate` it names the file.
+    have the same schema (`_unify`). Raises ValueError for other files, missing columns, and a column that the
+    model would replace; for a `RowError` of `annotate` it names the file.
     """
     require_package("pyarrow", "'bertjax[parquet]'", f"--output {folder}")
     if is_remote(str(folder)):
@@ -123,7 +123,7 @@ def _units(names: Sequence[str]) -> list[Unit]:
     sources = [parse_source(name if ":" in name else f"{likely_kind(name)}:{name}") for name in names]
     files = [file for source in sources for file in source_files(source)]
     if others := [file.path for file in files if file.kind not in _TABLES]:
-        raise ValueError(f"{first_names(others)}: only files of {' and '.join(_TABLES)} have rows to add columns to")
+        raise ValueError(f"{first_names(others)}: only files of {', '.join(_TABLES)} have rows to add columns to")
     size = min(max(sum(map(text_bytes, files)) // _UNITS, _SMALLEST), _LARGEST)
     parts = [part for file in files for part in _TABLES[file.kind].split(file, max(1, text_bytes(file) // size))]
     return [Unit(number, 0, (part,), part.size) for number, part in enumerate(parts)]
@@ -281,8 +281,21 @@ def _read_jsonl(file: SourceFile, texts: Sequence[str]) -> pyarrow.Table:
     return pa.table(columns)
 
 
+def _read_csv(file: SourceFile, texts: Sequence[str]) -> pyarrow.Table:
+    """The rows, all columns as text."""
+    import pyarrow as pa
+
+    counts = ReadCounts()
+    header, rows = csv_rows.read_table(file, counts, file.on_bad_record(counts))
+    if repeated := [name for name in header if header.count(name) > 1]:
+        raise ValueError(f"{file.path}: {header.count(repeated[0])} columns {repeated[0]!r}; rename all but one")
+    fields = [row for _, row in rows]
+    return pa.table([pa.array([row[i] for row in fields], pa.string()) for i in range(len(header))], header)
+
+
 _TABLES = {
     parquet.KIND.name: _Table(parquet.split, _read_parquet),
     jsonl.KIND.name: _Table(partial(split_lines, least=1), _read_jsonl),
+    csv_rows.KIND.name: _Table(lambda file, count: [file], _read_csv),  # a quoted field may have line breaks
 }
 assert KINDS.keys() >= _TABLES.keys()

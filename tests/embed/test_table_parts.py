@@ -6,6 +6,7 @@ import json
 import random
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -87,7 +88,7 @@ def test_annotate_tables_rejects_other_jobs_and_tables(tables: list[str], tmp_pa
     with pytest.raises(ValueError, match=r"has 0, not a string"):
         run(columns=("id",), name="numbers")
     (tmp_path / "c.txt").write_text("text")
-    with pytest.raises(ValueError, match=r"c\.txt: only files of parquet and jsonl have rows"):
+    with pytest.raises(ValueError, match=r"c\.txt: only files of parquet, jsonl, csv have rows"):
         run([str(tmp_path / "c.txt")])
     with pytest.raises(ValueError, match=r"it has other files \(.*a\.parquet"):
         run(name=".")
@@ -127,6 +128,29 @@ def test_parts_share_the_columns_of_all_rows(tmp_path: Path, monkeypatch) -> Non
         {field.name: field.type for field in table.schema} for table in (table, parquet.read_table(tmp_path / "whole"))
     ]
     assert types[0] == types[1]
+
+
+def test_csv_and_tsv_files_keep_their_columns(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('id;text\n1;"two\nlines"\n2;\n')
+    (tmp_path / "b.tsv").write_text('text\tid\n"quoted"\t3\n')
+    names = [str(tmp_path / "a.csv"), str(tmp_path / "b.tsv")]
+
+    def sizes(rows: Sequence[tuple[str, ...]]) -> dict[str, list[int]]:
+        return {"size": [len(text) for (text,) in rows]}
+
+    annotate_tables(names, ["text"], tmp_path / "out", {}, sizes, "test")
+    assert rows_in(tmp_path / "out") == [
+        {"id": "1", "text": "two\nlines", "size": 9},
+        {"id": "2", "text": "", "size": 0},
+        {"id": "3", "text": '"quoted"', "size": 8},
+    ]
+    for name, content, message in (
+        ("c.csv", "text,id\na,1\nb\n", r"c\.csv, line 3: 1 fields, but the header has 2"),
+        ("d.csv", "text,id,id\na,1,2\n", r"d\.csv: 2 columns 'id'; rename all but one"),
+    ):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(ValueError, match=message):
+            annotate_tables([str(tmp_path / name)], ["text"], tmp_path / f"{name}-out", {}, sizes, "test")
 
 
 def test_bad_row_is_named_with_file(tmp_path: Path) -> None:

@@ -29,21 +29,11 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
     record, since a stray quotation mark joins many lines into one row.
     """
     on_bad = file.on_bad_record(counts)
-    rows = _rows(file, counts, on_bad)
-    line, header = next(rows, (1, []))
-    header = [name.strip() for name in header]
+    header, rows = read_table(file, counts, on_bad)
     if not header:
         return
     column = _column(file, header)
-    for line, fields in rows:
-        where = f"{file.path}, line {line}"
-        if len(fields) != len(header):
-            on_bad(
-                f"{where}: {len(fields)} fields, but the header has {len(header)} ({', '.join(header[:20])}); correct "
-                "the row",
-                1 + sum(field.count("\n") for field in fields),
-            )
-            continue
+    for where, fields in rows:
         record: dict[str, Any] = dict(zip(header, fields, strict=True))
         try:
             if file.spans and file.spans in record:
@@ -53,6 +43,33 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
             on_bad(str(error))
         else:
             yield from paragraphs
+
+
+def read_table(
+    file: SourceFile, counts: ReadCounts, on_bad: Callable[..., None]
+) -> tuple[list[str], Iterator[tuple[str, list[str]]]]:
+    """Return the names of the columns, and for each row its place for messages and a field for each column.
+
+    A row with another number of fields is passed to `on_bad` as a message and a number of lines, and left out. The
+    names are empty for an empty file.
+    """
+    rows = _rows(file, counts, on_bad)
+    _, header = next(rows, (1, []))
+    header = [name.strip() for name in header]
+
+    def whole_rows() -> Iterator[tuple[str, list[str]]]:
+        for line, fields in rows:
+            where = f"{file.path}, line {line}"
+            if len(fields) == len(header):
+                yield where, fields
+            else:
+                on_bad(
+                    f"{where}: {len(fields)} fields, but the header has {len(header)} ({', '.join(header[:20])}); "
+                    "correct the row",
+                    1 + sum(field.count("\n") for field in fields),
+                )
+
+    return header, whole_rows()
 
 
 def _column(file: SourceFile, header: list[str]) -> int:
