@@ -28,7 +28,7 @@ from bertjax.model.pooling import Pooling
 from bertjax.run.run_directory import TrainedModel
 from bertjax.search import bm25
 from bertjax.search.bm25 import Bm25, write_bm25
-from bertjax.search.records import DocumentWriter, Record, StoredDocuments
+from bertjax.search.records import Record, StoredDocuments, store_documents
 from bertjax.storage.json_documents import read_json
 from bertjax.storage.sums import check_sums, write_sums
 from bertjax.tokenization.tokenizer import Tokenizer
@@ -101,7 +101,7 @@ def build_index(
         terms: list[array[int]] = []
         with (
             open_output(partial / VECTORS, encoder.width, False, []) as add_vector,
-            DocumentWriter.at(partial) as documents,
+            store_documents(partial) as add_document,
         ):
 
             def texts() -> Iterator[str]:
@@ -110,7 +110,7 @@ def build_index(
                     batch_texts = [record.whole for record in batch]
                     terms.extend(array("i", ids.tolist()) for ids in search_terms(batch_texts, tokenizer))
                     for record in batch:
-                        documents.add(record)
+                        add_document(record)
                     yield from batch_texts
 
             for embedding in encoder.encode(texts(), done):

@@ -6,10 +6,10 @@ import contextlib
 import json
 import re
 from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Collection as Ids
-from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -182,27 +182,22 @@ def _find_file(folder: Path, name: str) -> Path:
 RECORDS, OFFSETS = "documents.jsonl", "documents.offsets.npy"
 
 
-class DocumentWriter:
-    """Writes a stream of documents; memory grows by 8 bytes per document."""
+@contextlib.contextmanager
+def store_documents(folder: Path) -> Iterator[Callable[[Record], None]]:
+    """Yield a function that writes the next document into a folder; the files are complete on exit.
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._offsets = array("q", [0])
+    Memory grows by 8 bytes per document.
+    """
+    offsets = array("q", [0])
+    with (folder / RECORDS).open("wb") as file:
 
-    @classmethod
-    @contextlib.contextmanager
-    def at(cls, folder: Path) -> Iterator[DocumentWriter]:
-        """Open a writer into a folder; the files are complete on exit."""
-        with (folder / RECORDS).open("wb") as file:
-            writer = cls(file)
-            yield writer
-        np.save(folder / OFFSETS, np.frombuffer(writer._offsets, np.int64))
+        def add(record: Record) -> None:
+            row = {"_id": record.id, "title": record.title, "text": record.text}
+            written = file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+            offsets.append(offsets[-1] + written)
 
-    def add(self, record: Record) -> None:
-        """Write the next document."""
-        row = {"_id": record.id, "title": record.title, "text": record.text}
-        written = self._file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
-        self._offsets.append(self._offsets[-1] + written)
+        yield add
+    np.save(folder / OFFSETS, np.frombuffer(offsets, np.int64))
 
 
 class _Stored(TypedDict):

@@ -16,7 +16,7 @@ from bertjax.model.network import Params, bind
 from bertjax.run.run_directory import TrainedModel
 from bertjax.search import retrieval
 from bertjax.search.rankings import Hits
-from bertjax.search.records import DocumentWriter, Record, StoredDocuments
+from bertjax.search.records import Record, StoredDocuments, store_documents
 from bertjax.search.retrieval import Reranker
 
 pytestmark = pytest.mark.usefixtures("one_device")
@@ -43,9 +43,9 @@ def test_rerank_scores_equal_pairs_alone(tmp_path, monkeypatch, at_once):
     monkeypatch.setattr(retrieval, "_PAIRS", at_once)
     model = fine_tuned_model(tmp_path, "relevance")
     passages = ["the museum opened in 1877", "drawings", "the " * 100, ""]
-    with DocumentWriter.at(tmp_path) as writer:
+    with store_documents(tmp_path) as add:
         for passage in passages:
-            writer.add(Record(passage[:8], passage))
+            add(Record(passage[:8], passage))
     candidates = [
         Hits(np.array([3, 0, 1]), np.zeros(3)),
         Hits(np.array([], int), np.zeros(0)),

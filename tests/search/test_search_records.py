@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from bertjax.search.records import (
-    DocumentWriter,
     Record,
     StoredDocuments,
     count_records,
     own_documents,
     read_judgements,
     read_records,
+    store_documents,
 )
 from bertjax.storage.utf8 import ReadCounts
 
@@ -119,9 +119,9 @@ def test_read_judgements_rejects_bad_lines(tmp_path, content, message):
 
 
 def test_own_documents_have_same_id_and_text(tmp_path):
-    with DocumentWriter.at(tmp_path) as writer:
+    with store_documents(tmp_path) as add:
         for document in (Record("pro-a", "It is  so.\n", "nature"), Record("pro-b", "It is not."), Record("1", "one")):
-            writer.add(document)
+            add(document)
     expected = {
         Record("pro-a", "It is so."): 0,
         Record("pro-a", "nature It is so. "): 0,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bertjax.search.rankings import Hits
-from bertjax.search.records import DocumentWriter, Record, StoredDocuments
+from bertjax.search.records import Record, StoredDocuments, store_documents
 from bertjax.search.training_pairs import write_training_pairs
 
 QUERIES = [Record(f"q{number}", f"query {number}") for number in range(25)]
@@ -17,9 +17,9 @@ QUERIES = [Record(f"q{number}", f"query {number}") for number in range(25)]
 
 @pytest.fixture
 def documents(tmp_path: Path) -> StoredDocuments:
-    with DocumentWriter.at(tmp_path) as writer:
+    with store_documents(tmp_path) as add:
         for number in range(100):
-            writer.add(Record(f"d{number}", f"text {number}", f"Title {number}"))
+            add(Record(f"d{number}", f"text {number}", f"Title {number}"))
     return StoredDocuments(tmp_path)
 
 
@@ -82,9 +82,9 @@ def test_few_queries_fill_both_splits(tmp_path, documents, judged, held_out):
 
 
 def test_copies_of_answers_are_not_negatives(tmp_path):
-    with DocumentWriter.at(tmp_path) as writer:
+    with store_documents(tmp_path) as add:
         for number, text in enumerate(["one", "two", "one", "three"]):
-            writer.add(Record(f"d{number}", text))
+            add(Record(f"d{number}", text))
     results = [Hits(np.arange(4), np.zeros(4))] * 2
     grades = {"q0": {"d0": 1}, "q1": {"d1": 1}}
     counts = write_training_pairs(tmp_path / "out", QUERIES[:2], results, grades, StoredDocuments(tmp_path), 9)
