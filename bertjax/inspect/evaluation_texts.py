@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -57,8 +58,8 @@ def file_texts(path: str, tokenizer: Tokenizer, most_tokens: int = MOST_TOKENS) 
     naming file and offset if the file cannot be read, is not text, or has none.
     """
     share, sample = 1.0, _NOTHING
-    number = 0
-    for lines in _batches(_segments(path)):
+    number, source = 0, _segments(path)
+    while lines := list(itertools.islice(source, _LINES_AT_ONCE)):
         segments = [segment for line in lines for segment in line]
         # Most sentences of the training text do not begin a document.
         ids, lengths = tokenizer.encode_running(segments, [False] * len(segments))
@@ -89,17 +90,6 @@ def _sample(parts: _Parts, share: float) -> _Parts:
 
 def _draw(numbers: np.ndarray) -> np.ndarray:
     return uniform(hash64(derive_key("evaluation texts"), numbers))
-
-
-def _batches(lines: Iterator[list[str]]) -> Iterator[list[list[str]]]:
-    held: list[list[str]] = []
-    for line in lines:
-        held.append(line)
-        if len(held) == _LINES_AT_ONCE:
-            yield held
-            held = []
-    if held:
-        yield held
 
 
 def _segments(path: str) -> Iterator[list[str]]:
