@@ -20,7 +20,7 @@ from bertjax.finetune.encoding.global_tokens import with_global_tokens
 from bertjax.finetune.encoding.rows import TaskRows
 from bertjax.finetune.kinds import get_kind
 from bertjax.finetune.kinds.choice import Choice
-from bertjax.finetune.kinds.kind import Inference
+from bertjax.finetune.kinds.kind import Inference, default_labels
 from bertjax.finetune.kinds.sequence import Prediction
 from bertjax.finetune.kinds.span import Answer
 from bertjax.finetune.kinds.tokens import Tag
@@ -113,7 +113,7 @@ class TaskModel:
             raise ValueError(f"{model.directory}: {self.kind.no_prediction}")
         assert isinstance(model.config, FinetuneConfig), "only fine-tuned models have a task head"
         task, outputs = model.config.task, max(1, model.config.model.num_labels)
-        labels = model.labels or tuple(f"LABEL_{number}" for number in range(outputs))
+        labels = model.labels or default_labels(outputs)
         template = get_family(model.config.model.family).template
         self._model = Inference(
             task, labels, model.tokenizer, model.max_length, template, self._outputs, texts=count_input_texts(task)

@@ -18,7 +18,7 @@ from bertjax.finetune.data.glue import DIAGNOSTICS, TFDS, GlueLayout, has_split,
 from bertjax.finetune.data.questions import read_squad
 from bertjax.finetune.data.tags import LENER_BR, TagColumns, biobert_set
 from bertjax.finetune.data.xnli import LABELS as XNLI_LABELS
-from bertjax.finetune.data.xnli import LANGUAGES, read_xnli, split_name
+from bertjax.finetune.data.xnli import LANGUAGES, read_xnli
 from bertjax.finetune.kinds import KINDS
 from bertjax.finetune.kinds.choice import CHOICE
 from bertjax.finetune.kinds.kind import OPTIONS, Kind, Recipe, Task
@@ -225,8 +225,8 @@ TASKS = {
         TOKENS.set_task("bc5cdr-chem", biobert_set("BC5CDR-chem"), {}),
         TOKENS.set_task("lener-br", LENER_BR, _PUBLISHED["lener-br"]),
         Task("xnli", SEQUENCE, ("accuracy",), Recipe(5e-5, epochs=2), read_xnli, XNLI_LABELS, texts=2,
-             dev_splits=tuple(split_name("dev", language) for language in LANGUAGES),
-             test_splits=tuple(split_name("test", language) for language in LANGUAGES),
+             dev_splits=tuple(f"dev_{language}" for language in LANGUAGES),
+             test_splits=tuple(f"test_{language}" for language in LANGUAGES),
              averaged=True, paper=_PUBLISHED["xnli"]),
     )
 }  # fmt: skip

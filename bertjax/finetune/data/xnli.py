@@ -22,11 +22,6 @@ _TRAIN = ("premise", "hypo", "label")
 _COLUMNS = Columns("sentence1", "sentence2", label="gold_label", id="pairID")
 
 
-def split_name(split: str, language: str) -> str:
-    """Name a language's development or test set, such as dev_de."""
-    return f"{split}_{language}"
-
-
 def read_xnli(data: Path, split: str, notify: Notify) -> list[TextExample]:
     """Read `train`, which is English, or a set such as `dev_de`; if `data` is a file, all its languages are read.
 

@@ -292,6 +292,11 @@ class Kind(ABC):
         return replace(model, **head, generator_width=0.0, generator_layers=0, embedding_sharing="tied")
 
 
+def default_labels(count: int) -> tuple[str, ...]:
+    """transformers' names for unnamed labels."""
+    return tuple(f"LABEL_{number}" for number in range(count))
+
+
 def baseline_name(figure: str) -> str:
     """Name the baseline of a figure in a run's results."""
     return f"baseline/{figure.removeprefix('eval/')}"

@@ -71,10 +71,10 @@ def nearest_seconds(vectors: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray,
     return nearest, cosines
 
 
-def nearest_accuracy(vectors: np.ndarray, texts: np.ndarray) -> dict[str, float]:
+def nearest_accuracy(vectors: np.ndarray, texts: np.ndarray) -> float:
     """Compute the share of first texts whose nearest second text is their own."""
     nearest, _ = nearest_seconds(vectors, texts)
-    return {"accuracy": accuracy(nearest, np.arange(len(nearest)))}
+    return accuracy(nearest, np.arange(len(nearest)))
 
 
 class VectorKind(TextKind):
@@ -172,7 +172,7 @@ class VectorKind(TextKind):
 
     def measure(self, metrics: Sequence[str], answers: np.ndarray, outputs: np.ndarray) -> Figures:
         return {
-            metric: nearest_accuracy(vectors[:, :2], answers[:, :2])["accuracy"]
+            metric: nearest_accuracy(vectors[:, :2], answers[:, :2])
             for metric, vectors in self.by_dim(metrics, outputs)
         }
 

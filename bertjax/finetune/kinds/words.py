@@ -45,20 +45,16 @@ class WordKind(Kind):
         return TagColumns(config.label, "".join(config.text))
 
     def predict(self, model: Inference, inputs: Sequence[Any]) -> list[Any]:
-        sentences = self.input_sentences(inputs, model.tokenizer)
+        words = [input_words(value, number, model.tokenizer) for number, value in enumerate(inputs, 1)]
+        sentences = [TaggedSentence(f"input {n}", str(n), some, None) for n, some in enumerate(words, 1)]
         model.counts = counts = TagCounts()
-        if not any(one.words for one in sentences):
-            return [[] for _ in sentences]
+        if not any(words):
+            return [[] for _ in words]
         return self.predict_words(model, sentences, counts)
 
     @abstractmethod
     def predict_words(self, model: Inference, sentences: Sequence[TaggedSentence], counts: TagCounts) -> list[Any]:
         """Predict for each word, one list per sentence. Some sentences may have no words, but not all."""
-
-    def input_sentences(self, inputs: Sequence[Any], tokenizer: Tokenizer) -> list[TaggedSentence]:
-        """Convert inputs, texts or lists of words, to sentences. Raises ValueError naming one that is neither."""
-        words = [input_words(value, number, tokenizer) for number, value in enumerate(inputs, 1)]
-        return [TaggedSentence(f"input {n}", str(n), some, None) for n, some in enumerate(words, 1)]
 
     def make_input(self, texts: Sequence[str]) -> Any:
         if len(texts) > 1 and any(" " in text.strip() for text in texts):
