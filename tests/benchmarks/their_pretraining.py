@@ -33,7 +33,7 @@ def pretraining(model: ModelConfig) -> tuple[torch.nn.Module, Loss]:
 
 def _network(model: ModelConfig) -> torch.nn.Module:
     name = get_family(model.family).huggingface.pretraining.name
-    values = huggingface_config(model, pad_token_id=0)
+    values = huggingface_config(model, {"pad": 0})
     kind = getattr(transformers, name)
     attention = "sdpa" if kind._supports_sdpa else "eager"  # DeBERTa supports only eager
     # sparse_prediction restricts ModernBERT's head to the predicted positions; other classes ignore it.

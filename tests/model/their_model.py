@@ -27,7 +27,7 @@ def their_model(config):
     """transformers' model with all parameters random, including those that are initialised to zeros or ones."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     torch.manual_seed(0)
-    values = huggingface_config(config, pad_token_id=0)
+    values = huggingface_config(config, {"pad": 0})
     network = getattr(transformers, values["architectures"][0])(transformers.BertConfig(**values))
     for name, parameter in network.named_parameters():
         around = 1.0 if name.endswith("LayerNorm.weight") else 0.0

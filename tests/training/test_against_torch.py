@@ -58,7 +58,7 @@ def our_losses(config: ModelConfig, settings: OptimizerConfig, batches: list) ->
 
 def their_network(torch, config: ModelConfig, weights: dict):
     transformers = pytest.importorskip("transformers")
-    network = transformers.BertForPreTraining(transformers.BertConfig(**huggingface_config(config, 0)))
+    network = transformers.BertForPreTraining(transformers.BertConfig(**huggingface_config(config, {"pad": 0})))
     keys = network.load_state_dict({k: torch.from_numpy(v.copy()) for k, v in weights.items()}, strict=False)
     assert not keys.unexpected_keys
     network.tie_weights()

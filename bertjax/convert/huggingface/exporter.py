@@ -33,6 +33,7 @@ from bertjax.convert.model_card import CARD_FILE, model_card
 from bertjax.families.family import Class
 from bertjax.families.registry import get_family
 from bertjax.finetune.kinds import get_kind
+from bertjax.finetune.kinds.kind import default_labels
 from bertjax.run.run_directory import TrainedModel
 from bertjax.storage.remote import AnyPath, to_path
 from bertjax.storage.sums import SUMS_FILE, sha256_of_file, write_sums
@@ -64,44 +65,31 @@ def export_huggingface(
 
 
 def huggingface_config(
-    model: ModelConfig, pad_token_id: int, kind: str = "", labels: Sequence[str] = ()
+    model: ModelConfig, special: Mapping[str, int], kind: str = "", labels: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Write `config.json`, with the unpadded vocabulary size.
+    """Write `config.json`, with the unpadded vocabulary size; `special` has ids by role.
 
     For a fine-tuned model, `kind` is the kind of its task, and `labels` are label names (default LABEL_0, ...).
     """
-    return _config_json(model, {"pad": pad_token_id}, kind, labels)
-
-
-def model_config(model: TrainedModel) -> dict[str, Any]:
-    """Write `config.json` for a model with its head."""
-    values = _config_json(model.config.model, model.tokenizer.special, model.kind, model.labels)
-    threshold = model.config.task.no_answer_threshold if isinstance(model.config, FinetuneConfig) else None
-    return values if threshold is None else values | {NULL_THRESHOLD: threshold}
-
-
-def _config_json(model: ModelConfig, special: Mapping[str, int], kind: str, labels: Sequence[str]) -> dict[str, Any]:
-    return {"architectures": [architecture(model)]} | to_config_json(model, special) | _task_fields(model, kind, labels)
-
-
-def default_labels(count: int) -> tuple[str, ...]:
-    """transformers' names for unnamed labels."""
-    return tuple(f"LABEL_{number}" for number in range(count))
-
-
-def _task_fields(model: ModelConfig, kind: str, labels: Sequence[str]) -> dict[str, Any]:
-    """transformers' fields for a task: its loss, and the names of labels."""
+    values = {"architectures": [architecture(model)]} | to_config_json(model, special)
     if not model.num_labels:
-        return {}
+        return values
     # Regression has one output whatever its labels are.
     has_names, problem = (get_kind(kind).names_outputs, get_kind(kind).problem_type) if kind else (False, "")
     names = (labels if has_names else ()) or default_labels(model.num_labels)
     assert len(names) == model.num_labels, "a name for each label"
-    return {
+    return values | {
         "id2label": {str(number): name for number, name in enumerate(names)},
         "label2id": {name: number for number, name in enumerate(names)},
         **({"problem_type": problem} if problem else {}),
     }
+
+
+def model_config(model: TrainedModel) -> dict[str, Any]:
+    """Write `config.json` for a model with its head."""
+    values = huggingface_config(model.config.model, model.tokenizer.special, model.kind, model.labels)
+    threshold = model.config.task.no_answer_threshold if isinstance(model.config, FinetuneConfig) else None
+    return values if threshold is None else values | {NULL_THRESHOLD: threshold}
 
 
 def _write_files(model: TrainedModel, folder: Path, their_class: Class) -> None:

@@ -14,7 +14,7 @@ from bertjax.config import ModelConfig
 from bertjax.convert.folder import read_object, require_content
 from bertjax.convert.foreign import ForeignModel, foreign_model
 from bertjax.convert.huggingface.config import from_config_json, read_pad_id
-from bertjax.convert.huggingface.exporter import NULL_THRESHOLD, default_labels
+from bertjax.convert.huggingface.exporter import NULL_THRESHOLD
 from bertjax.convert.huggingface.names import architecture, head_named, hf_class, tensor_table, their_shapes
 from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES, read_tokenizer
 from bertjax.convert.huggingface.weights_files import read_weights
@@ -22,6 +22,7 @@ from bertjax.families.family import HuggingFace
 from bertjax.families.hf_config import HfConfig
 from bertjax.families.registry import get_family
 from bertjax.finetune.kinds import KINDS, get_kind
+from bertjax.finetune.kinds.kind import default_labels
 from bertjax.model.network import HEADS
 
 _RATES = re.compile(r".*rotary_emb(eddings)?\.inv_freq")  # rotary frequencies, which bertjax computes

@@ -172,7 +172,7 @@ def _config(model: TrainedModel) -> dict[str, Any]:
             f"model.head={model.config.model.head!r}: google-research/bert has no name for the head of a task; export "
             "to another format, or the run that it was fine-tuned from"
         )
-    config = huggingface_config(model.config.model, model.tokenizer.pad_id)
+    config = huggingface_config(model.config.model, {"pad": model.tokenizer.pad_id})
     keys = ("architectures", "model_type", "pad_token_id", "tie_word_embeddings", "dtype", "layer_norm_eps")
     names = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
     if model.config.model.hidden_act not in names:
