@@ -14,9 +14,9 @@ import numpy as np
 import optax
 from flax import nnx
 
-from bertjax.config import ModelConfig
 from bertjax.families.networks import abstract_network
 from bertjax.finetune.kinds import get_kind
+from bertjax.finetune.kinds.kind import default_labels
 from bertjax.interpret.token_rows import TokenRow, pad_rows, round_up_width
 from bertjax.model.attention.backends import visible
 from bertjax.model.attention.self_attention import LayerInputs, layer_windows
@@ -57,12 +57,6 @@ def exact_graphdef(model: TrainedModel) -> nnx.GraphDef:
             f"{model.directory}: model.global_tokens={config.global_tokens!r}, model.attention_block="
             f"{config.attention_block}: attention with global tokens or blocks is unsupported here; use another model"
         )
-    return reference_graphdef(config)
-
-
-@functools.cache
-def reference_graphdef(config: ModelConfig) -> nnx.GraphDef:
-    """The model in float32 with the reference attention."""
     return abstract_network(config)[0]
 
 
@@ -108,7 +102,7 @@ def likeliest_label(model: TrainedModel, row: TokenRow) -> LabelAtCls:
     """The prediction of a classifier."""
     kind = get_kind(model.kind)
     assert kind.classifies_texts, "no other head has labels at [CLS]"
-    labels = model.labels or tuple(f"LABEL_{number}" for number in range(model.config.model.num_labels))
+    labels = model.labels or default_labels(model.config.model.num_labels)
     return _label_at_cls(model, row, labels, None, several_hold=kind.several_hold)
 
 

@@ -21,7 +21,7 @@ from flax import nnx
 
 from bertjax.families.registry import get_family
 from bertjax.interpret.fill_mask import mlm_model
-from bertjax.interpret.token_rows import TokenRow, pad_rows, row_width
+from bertjax.interpret.token_rows import TokenRow, excerpt, pad_rows, row_width
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.model.network import Params, PretrainingNetwork, bind
 from bertjax.run.run_directory import TrainedModel
@@ -32,7 +32,6 @@ from bertjax.tokenization.tokenizer import Tokenizer
 _THRESHOLD, _MASKED_THRESHOLD = 4.0, 9.0
 
 _LOGITS, _TOKENS = 1 << 25, 4096  # of a batch, at most
-_SHOWN = 60  # characters of a text in a message
 _NO_KIND = -1
 
 
@@ -169,9 +168,8 @@ def _cut(tokenizer: Tokenizer, kinds: np.ndarray, text: str, number: int) -> _Cu
     ids = np.array(encoding.ids, np.int32)
     for role, token in tokenizer.special.items():
         if role != "unk" and token in ids:
-            excerpt = text[:_SHOWN] + ("..." if len(text) > _SHOWN else "")
             raise ValueError(
-                f"text {number}, {excerpt!r}, contains the special token {tokenizer.tokens[token]}; leave it out "
+                f"text {number}, {excerpt(text)!r}, contains the special token {tokenizer.tokens[token]}; leave it out "
                 "(bertjax fill-mask fills masks)"
             )
     begins = ~tokenizer.is_continuation[ids]

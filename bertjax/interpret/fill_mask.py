@@ -15,7 +15,7 @@ from flax import nnx
 from bertjax.families.registry import get_family
 from bertjax.input.randomness import below, derive_key, hash64
 from bertjax.input.training_data import Sentences
-from bertjax.interpret.token_rows import TokenRow, pad_rows, row_width
+from bertjax.interpret.token_rows import TokenRow, excerpt, pad_rows, row_width
 from bertjax.model.network import Params, PretrainingNetwork, bind
 from bertjax.report.run_summary import Completion
 from bertjax.run.run_directory import TrainedModel
@@ -28,7 +28,6 @@ _SENTENCE_TOKENS = range(12, 31)  # enough context for a prediction, and short e
 _SHORTEST, _ENOUGH = 8, 100  # minimum tokens if fewer than 100 sentences have that length
 # Bounds on the hidden word's share of the sample: rarer words are hardly learned, common ones are "the" and "of".
 _RAREST, _COMMONEST, _SEEN = 1e-4, 1e-2, 3
-_SHOWN = 60  # characters of a text in a message
 
 
 class Guess(NamedTuple):
@@ -119,12 +118,12 @@ def _masked_row(model: TrainedModel, text: Text) -> TokenRow:
     tokenizer, limit = model.tokenizer, model.max_length
     segments = [np.array(encode_with_masks(tokenizer, part)) for part in ([text] if isinstance(text, str) else text)]
     row = TokenRow.of(tokenizer, segments, get_family(model.config.model.family).template)
-    excerpt = str(text)[:_SHOWN] + ("..." if len(str(text)) > _SHOWN else "")
+    start = excerpt(str(text))
     if tokenizer.mask_id not in row.ids:
-        raise ValueError(f"text {excerpt!r} has no {MASK}; write {MASK} in place of a word")
+        raise ValueError(f"text {start!r} has no {MASK}; write {MASK} in place of a word")
     if len(row) > limit:
         raise ValueError(
-            f"text {excerpt!r} has {len(row)} tokens, special ones included; the model was trained on rows of {limit} "
+            f"text {start!r} has {len(row)} tokens, special ones included; the model was trained on rows of {limit} "
             "(data.sequence_length, stages.*.sequence_length); shorten it"
         )
     return row

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from bertjax.interpret.attention_maps import reference_graphdef
+from bertjax.families.networks import abstract_network
 from bertjax.interpret.token_rows import TokenRow, pad_rows, row_width
 from bertjax.model.network import Params, PretrainingNetwork, bind
 from bertjax.run.run_directory import TrainedModel
@@ -37,7 +37,7 @@ def log_probabilities(model: TrainedModel, tokens: Iterable[MaskedToken]) -> Ite
 
     Successive rows of about the same length share a batch, so sort them by length.
     """
-    graphdef = reference_graphdef(model.config.model)
+    graphdef = abstract_network(model.config.model)[0]
     for part, filled, batch in _batches(model, tokens):
         positions = np.array([[masked_token.position] for masked_token in filled], np.int32)
         ids = np.array([masked_token.token for masked_token in filled], np.int32)
@@ -48,7 +48,7 @@ def log_probabilities(model: TrainedModel, tokens: Iterable[MaskedToken]) -> Ite
 
 def log_distributions(model: TrainedModel, questions: Iterable[tuple[TokenRow, Sequence[int]]]) -> Iterator[np.ndarray]:
     """log p(every token at its positions | row) in nats for each row: float32 [P, V padded]; as `log_probabilities`."""
-    graphdef = reference_graphdef(model.config.model)
+    graphdef = abstract_network(model.config.model)[0]
     for part, filled, batch in _batches(model, questions):
         slots = 1 << (max(len(positions) for _, positions in filled) - 1).bit_length()  # few, because each is compiled
         padded_positions = np.array([[*places, *[0] * (slots - len(places))] for _, places in filled], np.int32)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,12 +21,11 @@ from bertjax.families.registry import get_family
 from bertjax.finetune.data.tables import TABLE_SUFFIXES, Selection, read_rows, table_suffix
 from bertjax.interpret.fill_mask import mlm_model
 from bertjax.interpret.masked_tokens import MaskedToken, log_probabilities
-from bertjax.interpret.token_rows import TokenRow
+from bertjax.interpret.token_rows import TokenRow, excerpt
 from bertjax.run.run_directory import TrainedModel
 from bertjax.storage.progress import Progress, no_progress
 
 _SORTED = 512  # texts whose rows are sorted by length together
-_SHOWN = 60  # characters of a text in a message
 _COLUMNS = ("sentence_good", "sentence_bad")  # of BLiMP's files
 
 # (position of the scored token, word number of each token) -> the tokens to hide, bool [n].
@@ -83,7 +82,7 @@ def require_scored(model: TrainedModel, texts: Sequence[str]) -> list[TokenRow]:
     template, longest = get_family(model.config.model.family).template, model.max_length
     rows = [TokenRow.of(model.tokenizer, [ids], template) for ids in model.tokenizer.encode_sentences(list(texts))]
     for number, (text, row) in enumerate(zip(texts, rows, strict=True), 1):
-        start = repr(text[:_SHOWN] + ("..." if len(text) > _SHOWN else ""))
+        start = repr(excerpt(text))
         if len(row) == 2:
             raise ValueError(f"text {number}, {start}, has no tokens and so no score; leave it out")
         if len(row) > longest:
@@ -98,7 +97,7 @@ def _hidden(row: TokenRow, variant: str) -> Iterator[MaskedToken]:
     """Repeat the row for each of its tokens, with that token hidden."""
     for position in range(1, len(row) - 1):
         ids = np.where(VARIANTS[variant](position, row.word_numbers), row.tokenizer.mask_id, row.ids)
-        yield MaskedToken(row.with_ids(ids), position, int(row.ids[position]))
+        yield MaskedToken(replace(row, ids=ids), position, int(row.ids[position]))
 
 
 class MinimalPair(NamedTuple):

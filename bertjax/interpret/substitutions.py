@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
@@ -125,7 +126,7 @@ def score_variants(
         for sequence, hidden in order:
             ids = rows[sequence].ids.copy()
             ids[[*hidden]] = model.tokenizer.mask_id
-            yield rows[sequence].with_ids(ids), places[sequence, hidden]
+            yield replace(rows[sequence], ids=ids), places[sequence, hidden]
 
     scores = [0.0] * len(variants)
     answers = zip(order, log_distributions(model, hidden_rows()), strict=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -16,6 +16,7 @@ from bertjax.tokenization.tokenizer import Tokenizer
 
 _ROUNDED_TO = 16  # tokens
 _LENGTH_STEPS = 1  # of widths over 512 tokens; see `row_length`
+_EXCERPT = 60  # characters of a text in a message
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,6 @@ class TokenRow:
             ids += [*sentence.tolist(), *[tokenizer.sep_id] * behind]
             segments += [number] * (len(sentence) + behind)
         return cls(np.array(ids, np.int32), np.array(segments, np.int32), tokenizer, template)
-
-    def with_ids(self, ids: np.ndarray) -> TokenRow:
-        """The row with other tokens in it."""
-        return replace(self, ids=ids.astype(np.int32))
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -90,6 +87,11 @@ def read_row(tokenizer: Tokenizer, texts: Sequence[str], longest: int, template:
             "(data.sequence_length, stages.*.sequence_length); shorten them"
         )
     return row
+
+
+def excerpt(text: str) -> str:
+    """The beginning of a text, for messages."""
+    return text[:_EXCERPT] + ("..." if len(text) > _EXCERPT else "")
 
 
 def round_up_width(tokens: int) -> int:
