@@ -10,12 +10,11 @@ import pytest
 from small_tasks import small_config, small_start
 from test_entity_metrics import conlleval
 
-from bertjax.config import TaskConfig
 from bertjax.finetune.data.examples import MissingSplitError
 from bertjax.finetune.load import load_task, read_dev, read_split
 from bertjax.finetune.metrics.entities import Entity, entities, entity_figures
 from bertjax.finetune.run import finetune
-from bertjax.finetune.tasks import TASKS, make_task
+from bertjax.finetune.tasks import TASKS
 from bertjax.runtime.processes import alone
 
 NCBI = "homologue\tO\nof\tO\nthe\tO\nadenomatous\tB\npolyposis\tI\ncoli\tI\ntumour\tI\nsuppressor\tO\n.\tO\n\n"
@@ -69,13 +68,6 @@ def test_lener_br_is_read(tmp_path: Path) -> None:
     write_file(folder / "dev" / "dev.conll", "um B-LEGISLACAO\nUm PESSOA\n")
     with pytest.raises(ValueError, match=r"dev\.conll:2: tag 'PESSOA' of token 2"):
         read_split(TASKS["lener-br"], folder, "dev")
-
-
-def test_entity_sets_reject_column_options() -> None:
-    for options in ({"label": "2"}, {"text": ("words",)}, {"labels": ("B", "O")}):
-        with pytest.raises(ValueError, match="lener-br has files of a fixed layout; leave it out"):
-            make_task(TaskConfig(name="lener-br", **options))
-    assert make_task(TaskConfig(name="ncbi-disease", labels=("B", "I", "O"))).labels == ("B", "I", "O")
 
 
 def test_untyped_entities_match_conlleval() -> None:

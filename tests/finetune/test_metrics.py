@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertjax.finetune.metrics.classification import accuracy, f1, matthews, pearson, spearman
+from bertjax.finetune.metrics.classification import accuracy, f1, macro_f1, matthews, pearson, spearman
 
 scipy = pytest.importorskip("scipy.stats", reason="needs scipy")
 
@@ -29,6 +29,8 @@ def test_class_metrics_match_scikit_learn(pairs: list[tuple[int, int]]) -> None:
         warnings.simplefilter("ignore")
         assert accuracy(predicted, labels) == pytest.approx(sklearn.accuracy_score(labels, predicted), abs=1e-12)
         assert matthews(predicted, labels) == pytest.approx(sklearn.matthews_corrcoef(labels, predicted), abs=1e-12)
+        expected = sklearn.f1_score(labels, predicted, average="macro")
+        assert macro_f1(predicted, labels) == pytest.approx(expected, abs=1e-12)
         for positive in range(4):
             expected = sklearn.f1_score(labels == positive, predicted == positive, zero_division=0)
             assert f1(predicted, labels, positive) == pytest.approx(expected, abs=1e-12)

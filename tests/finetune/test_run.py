@@ -12,7 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from small_tasks import load_content, sentences, small_config, small_start, write_classes, write_questions, write_tags
+from small_tasks import load_content, sentences, small_config, write_classes, write_questions, write_tags
 
 from bertjax.config import FinetuneConfig
 from bertjax.families.networks import abstract_network
@@ -26,11 +26,6 @@ from bertjax.runtime.processes import alone
 from bertjax.storage.remote import RemotePath
 
 pytestmark = pytest.mark.usefixtures("one_device")
-
-
-@pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
-    return small_start(tmp_path_factory.mktemp("start"))
 
 
 def run(config: FinetuneConfig, start: Start, lines: list[str] | None = None) -> Result:

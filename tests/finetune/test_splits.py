@@ -9,17 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_tasks import load_content, small_config, small_start, write_classes, write_questions, write_tags
+from small_tasks import load_content, small_config, write_classes, write_questions, write_tags
 
 from bertjax.finetune.kinds.kind import Splits
 from bertjax.finetune.load import read_splits
 from bertjax.finetune.run import Start
 from bertjax.finetune.tasks import make_task
-
-
-@pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
-    return small_start(tmp_path_factory.mktemp("start"))
 
 
 def read_from(path: Path, name: str, start: Start, **options: str) -> Splits:

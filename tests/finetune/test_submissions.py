@@ -11,7 +11,7 @@ import pytest
 from bertjax.finetune.kinds.regression import REGRESSION
 from bertjax.finetune.kinds.sequence import SEQUENCE
 from bertjax.finetune.kinds.texts import TextKind, write_submission
-from bertjax.finetune.metrics.classification import compute_metrics, macro_f1
+from bertjax.finetune.metrics.classification import compute_metrics
 from bertjax.finetune.tasks import TASKS, find_task
 
 OFFICIAL = {
@@ -20,29 +20,35 @@ OFFICIAL = {
 }  # fmt: skip
 
 
-def test_glue_submissions_have_official_format(tmp_path: Path) -> None:
+def test_glue_submissions_have_official_names() -> None:
     names = {name for task in TASKS.values() for name in task.submissions.values() if name.endswith(".tsv")}
     assert names == OFFICIAL
-    logits = np.array([[0, 1, 2], [3, 1, 2], [1, 2, 1.5]], np.float32)
-    path = write_submission(tmp_path, find_task("mnli"), "test_mismatched", ["0", "1", "9"], logits)
-    assert path.name == "MNLI-mm.tsv"
-    assert path.read_text() == "index\tprediction\n0\tneutral\n1\tcontradiction\n9\tentailment\n"
-    path = write_submission(tmp_path, find_task("rte"), "test", ["0", "1"], logits[:2, :2])
-    assert path.read_text() == "index\tprediction\n0\tnot_entailment\n1\tentailment\n"
-    path = write_submission(tmp_path, find_task("cola"), "test", ["0", "1"], logits[:2, :2])
-    assert path.read_text() == "index\tprediction\n0\t1\n1\t0\n"
 
 
-def test_stsb_submission_clips_scores(tmp_path: Path) -> None:
-    logits = np.array([[-0.25], [5.5], [2.12345]], np.float32)
-    path = write_submission(tmp_path, find_task("stsb"), "test", ["0", "1", "2"], logits)
-    assert path.name == "STS-B.tsv" and path.read_text() == "index\tprediction\n0\t0.000\n1\t5.000\n2\t2.123\n"
-
-
-def test_swag_submission_has_official_format(tmp_path: Path) -> None:
-    logits = np.array([[0, 1, 2, 0], [3, 1, 2, 0]], np.float32)
-    path = write_submission(tmp_path, find_task("swag"), "test", ["0", "1"], logits)
-    assert path.read_text() == ",pred\n0,2\n1,0\n"
+@pytest.mark.parametrize(
+    ("name", "split", "file", "logits", "lines"),
+    [
+        (
+            "mnli",
+            "test_mismatched",
+            "MNLI-mm.tsv",
+            [[0, 1, 2], [3, 1, 2], [1, 2, 1.5]],
+            ["neutral", "contradiction", "entailment"],
+        ),
+        ("rte", "test", "RTE.tsv", [[0, 1], [3, 1], [0, 1]], ["not_entailment", "entailment", "not_entailment"]),
+        ("cola", "test", "CoLA.tsv", [[0, 1], [3, 1], [0, 1]], ["1", "0", "1"]),
+        ("stsb", "test", "STS-B.tsv", [[-0.25], [5.5], [2.12345]], ["0.000", "5.000", "2.123"]),  # clipped
+        ("swag", "test", "SWAG.csv", [[0, 1, 2, 0], [3, 1, 2, 0], [0, 0, 0, 1]], ["2", "0", "3"]),
+    ],
+)
+def test_submissions_have_official_format(
+    tmp_path: Path, name: str, split: str, file: str, logits: list[list[float]], lines: list[str]
+) -> None:
+    path = write_submission(tmp_path, find_task(name), split, ["0", "1", "9"], np.array(logits, np.float32))
+    assert path.name == file
+    head, tab = (",pred", ",") if file.endswith(".csv") else ("index\tprediction", "\t")
+    expected = [head, *(f"{number}{tab}{line}" for number, line in zip((0, 1, 9), lines, strict=True))]
+    assert path.read_text() == "".join(f"{line}\n" for line in expected)
 
 
 def test_write_predictions_of_own_tasks(tmp_path: Path) -> None:
@@ -75,13 +81,3 @@ def test_compute_metrics_supports_all_text_tasks() -> None:
         if isinstance(task.kind, TextKind):
             figures = compute_metrics(task.metrics, predicted, labels)
             assert list(figures) == list(task.metrics) and all(0 < figure <= 1 for figure in figures.values())
-
-
-def test_macro_f1_matches_scikit_learn() -> None:
-    sklearn = pytest.importorskip("sklearn.metrics")
-    labels, predicted = np.random.default_rng(1).integers(0, 5, (2, 80))
-    expected = sklearn.f1_score(labels, predicted, average="macro")
-    assert macro_f1(predicted, labels) == pytest.approx(expected, abs=1e-12)
-    assert macro_f1(predicted[:3], labels[:3]) == pytest.approx(
-        sklearn.f1_score(labels[:3], predicted[:3], average="macro"), abs=1e-12
-    )

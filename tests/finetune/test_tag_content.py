@@ -10,14 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_tasks import load_content, small_config, small_start, write_questions, write_tags
+from small_tasks import load_content, small_config, write_questions, write_tags
 
 from bertjax.finetune.run import Start
-
-
-@pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
-    return small_start(tmp_path_factory.mktemp("start"))
 
 
 def test_tag_weights_are_equal_or_configured(start: Start, tmp_path: Path) -> None:

@@ -35,11 +35,6 @@ WIDE = {"hidden_size": 48, "num_hidden_layers": 4}  # the teacher; the student h
 
 
 @pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
-    return small_start(tmp_path_factory.mktemp("start"))
-
-
-@pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Start:
     return small_start(tmp_path_factory.mktemp("wide"), **WIDE)
 
