@@ -91,15 +91,18 @@ def select_layer(bert, number):
     return jax.tree.map(lambda x: x[number], bert.encoder.layers)
 
 
-def test_attention_reproduces_the_next_layer(model):
+def assert_reproduces_layers(model, inside):
     """The attention-weighted values, through the rest of the layer, are the input of the next layer."""
-    (row,) = make_rows(model)[:1]
-    (inside,) = look_inside(model, [row])
     bert, run = bind(exact_graphdef(model), model.params), jax.jit(apply_layer)
     with jax.default_matmul_precision("highest"):
-        for number in range(LAYERS):
+        for number in range(model.config.model.num_hidden_layers):
             mixed = run(select_layer(bert, number), inside.hidden[number][None], inside.attention[number])
             np.testing.assert_allclose(mixed[0], inside.hidden[number + 1], atol=1e-5)
+
+
+def test_attention_reproduces_the_next_layer(model):
+    (inside,) = look_inside(model, make_rows(model)[:1])
+    assert_reproduces_layers(model, inside)
 
 
 def test_causal_attention_is_triangular(tmp_path):
@@ -119,11 +122,7 @@ def test_windowed_layer_attends_within_its_window(tmp_path):
     assert inside.seen.all() and (inside.attention[0] > 0).all()
     assert not inside.attention[1:, :, far].any() and (inside.attention[1:, :, ~far] > 0).all()
     np.testing.assert_allclose(inside.attention.sum(axis=-1), 1, rtol=1e-5)
-    bert, run = bind(exact_graphdef(local), local.params), jax.jit(apply_layer)
-    with jax.default_matmul_precision("highest"):
-        for number in range(3):
-            mixed = run(select_layer(bert, number), inside.hidden[number][None], inside.attention[number])
-            np.testing.assert_allclose(mixed[0], inside.hidden[number + 1], atol=1e-5)
+    assert_reproduces_layers(local, inside)
     # The final [CLS] depends on all tokens through layer 0, then on those within 4, then within 2.
     for norms, reach in zip(next_sentence(local, row).gradient_norms, (len(row), 4, 2, 0), strict=True):
         np.testing.assert_array_equal(norms > 0, np.arange(len(row)) <= reach)

@@ -33,11 +33,6 @@ TEXT = "The Museum opened, in 1877 strawberries & INTEREST; drawings."
 EVERY_WORD = -1e9  # a threshold
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> TrainedModel:
-    return small_model(tmp_path_factory.mktemp("run"))
-
-
 def log_probabilities(model: TrainedModel, ids: list[int]) -> np.ndarray:
     """Log probabilities of the plain network, without padding: float [tokens, vocabulary]."""
     logits = plain_logits(model.graphdef, model.params, jnp.array([ids], jnp.int32))

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from exported_models import trained_model
-from small_models import make_sample, random_sentences, small_model
+from small_models import make_sample, random_sentences
 from stored_documents import write_store
 
 from bertjax.__main__ import main
@@ -29,11 +29,6 @@ BANKS = [
     "a museum opened",
     "the river bank was high",
 ]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return small_model(tmp_path_factory.mktemp("run"))
 
 
 def test_neighbors_have_a_vector_per_context(model):

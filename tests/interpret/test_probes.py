@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from generated_corpus import write_corpus
 from jax.sharding import NamedSharding, PartitionSpec
-from small_models import small_model
 from tiny_runs import command, digests, finish, write_recipe
 
 from bertjax.__main__ import main
@@ -133,11 +132,6 @@ def test_probes_respect_their_time_share(compiling: float, second: float, most: 
         assert taken[:2] == [20.0 + 6.0, second] and 3 <= len(taken) <= most
     assert probes.share <= 0.1 and probes.taken == len(taken) and probes.passed_over == 30 - len(taken)
     assert f"taken at {len(taken)} evaluation(s)" in str(probes) and "skipped at" in str(probes)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> TrainedModel:
-    return small_model(tmp_path_factory.mktemp("run"))
 
 
 def test_probes_use_the_network_of_their_stage(model: TrainedModel) -> None:

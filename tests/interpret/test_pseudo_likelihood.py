@@ -41,11 +41,6 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> TrainedModel:
-    return small_model(tmp_path_factory.mktemp("run"))
-
-
-@pytest.fixture(scope="module")
 def exported(model: TrainedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("export") / "hf"
     export_huggingface(model, folder)
