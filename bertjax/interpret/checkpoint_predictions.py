@@ -31,9 +31,10 @@ def checkpoint_predictions(run: str | AnyPath, sentences: Sequence[str], top: in
     Raises ValueError for a single text without [MASK], for a run without checkpoints, for a pair if the newest
     checkpoint's NSP head is untrained, and as `fill_mask` and `load_run` do.
     """
-    if not any(MASK in sentence for sentence in sentences) and len(sentences) < 2:
+    has_masks = any(MASK in sentence for sentence in sentences)
+    if not has_masks and len(sentences) < 2:
         raise ValueError(f"nothing to predict in {sentences[0]!r}: write {MASK} in it, or give a second sentence")
-    newest, has_masks = load_run(run), any(MASK in sentence for sentence in sentences)
+    newest = load_run(run)
     steps = [newest.step] if is_checkpoint(to_path(str(run))) else saved_steps(newest.directory)
     if has_masks and "mlm_head" in newest.untrained:
         raise ValueError(f"{newest.directory}: its MLM head is untrained, so it cannot fill masks")
