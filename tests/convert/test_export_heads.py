@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 
 import jax
 import numpy as np
@@ -35,12 +34,6 @@ LOADERS = {
     "encoder": "AutoModel",
 }
 HEADS = [(name, head) for name in IN_TRANSFORMERS for head in hf_classes(FAMILIES[name].presets["base"])]
-
-
-@pytest.fixture(scope="module")
-def transformers() -> ModuleType:
-    pytest.importorskip("torch")
-    return pytest.importorskip("transformers")
 
 
 @contextmanager

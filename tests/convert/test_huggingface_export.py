@@ -35,12 +35,6 @@ TEXTS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def transformers():
-    pytest.importorskip("torch")
-    return pytest.importorskip("transformers")
-
-
 @pytest.fixture
 def model(tmp_path):
     return trained_model(tmp_path / "run")

