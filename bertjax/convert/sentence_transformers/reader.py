@@ -198,9 +198,9 @@ def _pooler(model: TrainedModel, pooling: Pooling, folders: list[Path]) -> Pooli
 
 
 def _dense_weights(folder: Path) -> dict[str, np.ndarray]:
-    if (path := folder / WEIGHTS_FILE).is_file():
-        return {name: array.astype(np.float32) for name, array in read_safetensors(path).items()}
-    return {name: array.astype(np.float32) for name, array in read_torch_tensors(folder / "pytorch_model.bin").items()}
+    path = folder / WEIGHTS_FILE
+    tensors = read_safetensors(path) if path.is_file() else read_torch_tensors(folder / "pytorch_model.bin")
+    return {name: array.astype(np.float32) for name, array in tensors.items()}
 
 
 def _transformer_settings(folder: Path) -> dict[str, Any]:

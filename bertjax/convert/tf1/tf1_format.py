@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -236,11 +236,9 @@ def _write_arrays(prefix: Path, arrays: Mapping[str, np.ndarray]) -> None:
         )
 
 
-def compare_with_tensorflow(
-    model: TrainedModel, directory: str | Path, pairs: Sequence[tuple[str, str]] = PAIRS
-) -> Difference:
+def compare_with_tensorflow(model: TrainedModel, directory: str | Path) -> Difference:
     """Compare with the outputs of google-research/bert's network, for the heads that the checkpoint has."""
-    batch = pair_batch(model, pairs)
+    batch = pair_batch(model, PAIRS)
     ours = our_outputs(model, batch)
     outputs = TensorflowBert(read_arrays(directory), model.config.model)(*batch.values())
     mlm, nsp = logits_name("mlm_head"), logits_name("nsp_head")
