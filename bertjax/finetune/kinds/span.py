@@ -57,6 +57,7 @@ tokenizer.decode(inputs["input_ids"][0, first : last + 1])"""
 
 
 NO_ANSWER = "(no answer)"
+_ROOM = 300  # characters shown of a text in the report
 
 
 class Answer(NamedTuple):
@@ -188,10 +189,10 @@ def judge_answers(questions: Sequence[Question], answers: QuestionAnswers, null_
     return judged
 
 
-def around(text: str, part: str, room: int = 300) -> str:
-    """Cut about `room` characters of a text around a part of it."""
-    start = max(0, text.find(part) - room // 2)
-    end = start + room
+def around(text: str, part: str) -> str:
+    """Cut about `_ROOM` characters of a text around a part of it."""
+    start = max(0, text.find(part) - _ROOM // 2)
+    end = start + _ROOM
     return ("… " if start else "") + text[start:end].strip() + (" …" if end < len(text) else "")
 
 

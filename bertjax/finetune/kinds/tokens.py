@@ -60,6 +60,7 @@ from bertjax.training.objectives import Batch, Forward, Keys
 from bertjax.training.objectives.objective import MODEL
 
 _ENTITY_METRICS = ("f1", "precision", "recall")
+_REACH = 8  # words shown on both sides of a tag in the report
 _TAG = """\
 from transformers import pipeline
 
@@ -222,16 +223,16 @@ def tag_figures(
 
 
 def judge_tags(
-    sentences: Sequence[TaggedSentence], predicted: Sequence[Sequence[str]], shares: np.ndarray, reach: int = 8
+    sentences: Sequence[TaggedSentence], predicted: Sequence[Sequence[str]], shares: np.ndarray
 ) -> list[Judged]:
-    """Compare the tag of each word with the right one. Texts are the words with `reach` words on both sides.
+    """Compare the tag of each word with the right one. Texts are the words with `_REACH` words on both sides.
 
     `shares` are the probabilities of the predicted tags, float64 [words].
     """
     judged, share = [], iter(shares.tolist())
     for sentence, tags in zip(sentences, predicted, strict=True):
         for number, (answer, tag) in enumerate(zip(sentence.tags or (), tags, strict=True)):
-            start, end = max(0, number - reach), number + reach + 1
+            start, end = max(0, number - _REACH), number + _REACH + 1
             before, after = sentence.words[start:number], sentence.words[number + 1 : end]
             text = " ".join((*before, f"[{sentence.words[number]}]", *after))
             judged.append(Judged((text,), answer, tag, answer == tag, next(share)))
