@@ -6,7 +6,7 @@ its word is replaced, and corrected if the first proposal is also the right word
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -88,12 +88,12 @@ class Judged:
         return float((ratios[best] + below) / 2)
 
 
-def read_error_pairs(path: Path, notify: Callable[[str], object] = print) -> list[ErrorPair]:
+def read_error_pairs(path: Path) -> list[ErrorPair]:
     """Read the rows of a TSV file: id, source, target; a heading with these names is skipped.
 
     Raises ValueError naming file and line of a row with another number of columns, and for an empty file.
     """
-    rows = read_rows(path, Selection(_COLUMNS, header=_COLUMNS), notify, suffix=".tsv")
+    rows = read_rows(path, Selection(_COLUMNS, header=_COLUMNS), print, suffix=".tsv")
     pairs = [ErrorPair(*(row.values[name] for name in _COLUMNS)) for row in rows]
     pairs = pairs[1:] if tuple(pairs[0]) == _COLUMNS else pairs
     if not pairs:

@@ -15,6 +15,7 @@ from bertjax.interpret.token_rows import TokenRow
 from bertjax.run.run_directory import TrainedModel
 from bertjax.text.similar_words import usable_ids
 
+_NEAREST = 8  # words
 _LONGEST = 64  # tokens of a displayed sentence
 _CANDIDATES = 16  # sentences per displayed one, so that those are spread over the text
 
@@ -49,7 +50,7 @@ class Neighbors:
 
 
 def find_neighbors(
-    model: TrainedModel, word: str, sample: SampleText, *, layer: int | None = None, contexts: int = 8, nearest: int = 8
+    model: TrainedModel, word: str, sample: SampleText, *, layer: int | None = None, contexts: int = 8
 ) -> Neighbors:
     """Find neighbours of a word's embedding (the mean of its pieces), and of its vectors after a layer (the last one).
 
@@ -67,7 +68,7 @@ def find_neighbors(
     table, texts = WordTable(model), model.tokenizer.display_texts
     vector = table.vectors[ids].mean(axis=0)
     vector = vector / max(np.linalg.norm(vector), 1e-12)
-    near = [i for i in table.nearest(vector[None], nearest + len(ids))[0].tolist() if i not in ids][:nearest]
+    near = [i for i in table.nearest(vector[None], _NEAREST + len(ids))[0].tolist() if i not in ids][:_NEAREST]
     static = tuple(Near(texts[i], float(table.vectors[i] @ vector)) for i in near)
     pieces = tuple(texts[i] for i in ids)
     if not rows:
@@ -81,7 +82,7 @@ def find_neighbors(
     own = np.stack(
         [row_vectors[at : at + len(ids)].mean(axis=0) for row_vectors, at in zip(vectors, starts, strict=True)]
     )
-    return Neighbors(pieces, static, layer, tuple(_contexts(ids, rows, vectors, own, nearest)), _cosines(own, own))
+    return Neighbors(pieces, static, layer, tuple(_contexts(ids, rows, vectors, own)), _cosines(own, own))
 
 
 def static_vectors(model: TrainedModel, words: Sequence[str] | None = None) -> tuple[list[str], np.ndarray]:
@@ -108,7 +109,7 @@ def _cosines(vectors: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 def _contexts(
-    ids: np.ndarray, rows: Sequence[TokenRow], vectors: Sequence[np.ndarray], own: np.ndarray, nearest: int
+    ids: np.ndarray, rows: Sequence[TokenRow], vectors: Sequence[np.ndarray], own: np.ndarray
 ) -> Iterator[Context]:
     """Each row with the nearest other words of all rows, each word once."""
     positions = [np.flatnonzero(row.is_word & ~np.isin(row.ids, ids)) for row in rows]
@@ -117,7 +118,7 @@ def _contexts(
     homes = np.repeat(np.arange(len(rows)), [len(at) for at in positions])
     for row, cosines in zip(rows, _cosines(own, others), strict=True):
         order = np.argsort(-cosines, kind="stable")
-        first = order[np.sort(np.unique(tokens[order], return_index=True)[1])][:nearest]
+        first = order[np.sort(np.unique(tokens[order], return_index=True)[1])][:_NEAREST]
         near = tuple(Near(row.tokenizer.display_texts[tokens[i]], float(cosines[i]), int(homes[i])) for i in first)
         at = int(word_positions(ids, row)[0])
         parts = row.ids[1:at], row.ids[at : at + len(ids)], row.ids[at + len(ids) : -1]

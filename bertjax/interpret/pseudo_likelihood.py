@@ -134,7 +134,7 @@ class Judgement:
         return math.sqrt(self.accuracy * (1 - self.accuracy) / self.pairs)
 
 
-def read_pair_sets(paths: Sequence[Path], notify: Callable[[str], object] = print) -> list[PairSet]:
+def read_pair_sets(paths: Sequence[Path]) -> list[PairSet]:
     """Read the minimal pairs of files, and of every table in folders in the order of names, in BLiMP's format.
 
     Rows have the columns sentence_good and sentence_bad; other columns are ignored. Raises ValueError naming file and
@@ -153,16 +153,16 @@ def read_pair_sets(paths: Sequence[Path], notify: Callable[[str], object] = prin
         name = _set_name(file)
         if (other := first.setdefault(name, file)) is not file:
             raise ValueError(f"{other} and {file}: both are minimal pairs named {name!r}; rename one of the files")
-    return [_read_pairs(file, notify) for file in files]
+    return [_read_pairs(file) for file in files]
 
 
 def _set_name(path: Path) -> str:
     return path.name.partition(".")[0]
 
 
-def _read_pairs(path: Path, notify: Callable[[str], object]) -> PairSet:
+def _read_pairs(path: Path) -> PairSet:
     pairs = []
-    for location, values in read_rows(path, Selection(_COLUMNS), notify):
+    for location, values in read_rows(path, Selection(_COLUMNS), print):
         for name in _COLUMNS:
             if not isinstance(values[name], str) or not values[name].strip():
                 raise ValueError(f"{location}: {name} is {values[name]!r}; it must be a sentence")
