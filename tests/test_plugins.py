@@ -126,7 +126,7 @@ def test_documented_plugins_work_from_text_to_transformers(tmp_path, monkeypatch
     for name in FILES:
         (tmp_path / name).unlink()
     assert main(["evaluate", str(run)]) == 0
-    assert "eval/length_accuracy" in capfd.readouterr().out
+    assert "  Length accuracy " in capfd.readouterr().out
     forget(monkeypatch)
     assert main(["export", str(run), "--output", str(tmp_path / "hf")]) == 0
     assert main(["run", "verify", str(run)]) == 0

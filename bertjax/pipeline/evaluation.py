@@ -30,9 +30,9 @@ class Evaluation:
     held_out: tuple[Measured, ...]  # the figures of the objectives, each with its baseline
 
     def __repr__(self) -> str:
-        """Lines with the figures and their baselines, then the figures of single sources, which have none."""
+        """Lines with the figures and their baselines, then the figures without one, by their names in the log."""
         names = {"eval/loss", *(f"eval/{one.figure}" for one in self.held_out)}
-        others = {name.removeprefix("eval/"): value for name, value in self.figures.items() if name not in names}
+        others = {name: value for name, value in self.figures.items() if name not in names}
         width = max(map(len, others), default=0)
         return "\n".join(
             [

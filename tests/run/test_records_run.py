@@ -75,9 +75,9 @@ def test_run_learns_and_writes_all_files(whole: Path) -> None:
 def test_evaluate_reproduces_the_figures_of_the_run(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", str(whole / "whole")]) == 0
     output = capsys.readouterr().out
-    assert re.search(r"held out: \d+ records of 24 tokens and 4 predictions; \d+ records of 32 tokens", output)
-    loss = float(re.search(r"eval/mlm_loss +(\S+)", output)[1])
-    assert loss == pytest.approx(evaluations(whole / "whole")[-1]["eval/mlm_loss"], abs=1e-4)
+    assert re.search(r"\(\d+ records of 24 tokens and 4 predictions; \d+ records of 32 tokens", output)
+    loss = float(re.search(r"MLM loss +(\S+)", output)[1])
+    assert loss == pytest.approx(evaluations(whole / "whole")[-1]["eval/mlm_loss"], abs=1e-3)
 
 
 def test_changed_records_are_refused_on_resume(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
