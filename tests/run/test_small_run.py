@@ -336,7 +336,7 @@ def test_other_verbs_read_an_averaged_run(kept_run: Path, tmp_path: Path, capsys
     assert main(["run", "average", str(kept_run), "--last", "3", "--output", str(mean)]) == 0
     assert "the mean of 3 checkpoints, 2, 4, 6" in capsys.readouterr().out
     assert main(["evaluate", str(mean)]) == 0
-    assert "step 6 of" in capsys.readouterr().out
+    assert ", after 6 steps (" in capsys.readouterr().out
 
 
 def test_moving_average_is_closest_to_the_newest_checkpoint(kept_run: Path, tmp_path: Path) -> None:
