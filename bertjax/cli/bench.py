@@ -64,7 +64,6 @@ def open_rows(config: Config, made_up: bool) -> tuple[Config, MakeRows, str]:
     directory keeps its own text, even if the sources have changed since.
     """
     from bertjax.input.made_up_text import ABOUT, made_up_batches
-    from bertjax.run.bench import slots
     from bertjax.run.run_data import open_data
     from bertjax.run.run_directory import own_data_fingerprint
     from bertjax.storage.progress import ProgressLine
@@ -74,7 +73,7 @@ def open_rows(config: Config, made_up: bool) -> tuple[Config, MakeRows, str]:
     missing = "--made-up" if made_up else "" if config.data.store else missing_text_reason(config.data.sources)
     if missing:
         size, vocabulary = vocabulary_size(config.data)
-        steps = max(slots(stage) for stage in make_stages(config))
+        steps = max(stage.tokens_per_step for stage in make_stages(config))
         least, most = _MADE_UP_TOKENS
         tokens = min(max(_MADE_UP_STEPS * steps, least), most)
         config = replace(config, model=replace(config.model, vocab_size=size))

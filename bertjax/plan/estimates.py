@@ -171,10 +171,9 @@ def make_plan(
         say(f"distillation.teacher: assumed to have {depth} layers that are {width} wide")
     if topology.chip is None:
         topology = with_measured_speed(topology, config.execution.dtype)
-    decided = decide_unrolling(config, mesh, teacher)
-    if decided != config and decided.execution.unrolled_periods > 1:
+    before, config = config, decide_unrolling(config, mesh, teacher)
+    if config.execution.unrolled_periods > before.execution.unrolled_periods:
         say("with all layers unrolled, as the run does (execution.scan_unroll=auto); 1 compiles sooner")
-    config = decided
     plan_once = _planner(config, topology, mesh, say)
     config, fitted = _fit(config, topology, mesh, stage, plan_once)
     fitted_stages = make_stages(config)
@@ -253,8 +252,7 @@ def plan_stage(
 ) -> StagePlan:
     """Compile a stage and estimate its memory and time."""
     result = compile_stage(config, stage, mesh, topology.platform)
-    tokens = stage.training.global_batch_size * stage.data.sequence_length
-    flops = tokens * stage_flops(config, stage, assumed_teacher(config))
+    flops = stage.tokens_per_step * stage_flops(config, stage, assumed_teacher(config))
     counted = compiler_flops(config, stage) if counted_flops is None else counted_flops
     traffic, collectives, bound, scheduled = None, (), None, None
     devices = list(mesh.devices.flat)

@@ -131,12 +131,7 @@ class StageFigures:
     @property
     def stage_seconds(self) -> float:
         """Estimated seconds of the whole stage, without evaluations and saves."""
-        return (self.stage.stop - self.stage.start) * slots(self.stage) / self.slots_per_second
-
-
-def slots(stage: Stage) -> int:
-    """Tokens of a step, padding included."""
-    return stage.training.global_batch_size * stage.data.sequence_length
+        return (self.stage.stop - self.stage.start) * self.stage.tokens_per_step / self.slots_per_second
 
 
 def bench(config: Config, make_rows: MakeRows, seconds: float) -> tuple[Machine, list[StageFigures]]:
@@ -202,7 +197,7 @@ def _bench_stage(
 
 def shortened(stage: Stage, shards: int, tokens: float) -> Stage:
     """Return the stage with at most `tokens` per step: fewer microbatches of the same size, or a smaller one."""
-    if slots(stage) <= tokens:
+    if stage.tokens_per_step <= tokens:
         return stage
     rows = max(int(tokens / stage.data.sequence_length), 1)
     at_a_time = stage.training.rows_at_a_time
@@ -278,4 +273,4 @@ def _time_steps(step: TrainStep, state: TrainState, feed: Feed, mesh: Mesh, stag
         end()
     step_seconds = np.diff(ends[_WARM_UP - 1 :])
     share = waited / (ends[-1] - ends[_WARM_UP - 1])
-    return Steps(tuple(step_seconds.tolist()), slots(stage), float(np.mean(tokens[_WARM_UP:])), share)
+    return Steps(tuple(step_seconds.tolist()), stage.tokens_per_step, float(np.mean(tokens[_WARM_UP:])), share)

@@ -64,7 +64,7 @@ class RunStage(Stage):
     @property
     def flops_per_step(self) -> float:
         """FLOPs of one step on all devices, padding included."""
-        return self.flops_per_token * self.training.global_batch_size * self.data.sequence_length
+        return self.flops_per_token * self.tokens_per_step
 
     def batch_number(self, step: int) -> int:
         """Number of the batch, counted from 0 in the stage, that a step of the run reads."""

@@ -219,7 +219,7 @@ def _inner_jaxprs(eqn: Any) -> list[Any]:
 
 def _counts_with_enough_tokens(stage: Stage, counts: list[int], devices: int) -> list[int]:
     """The counts that leave each of `devices` enough tokens per microbatch; only the first count if none does."""
-    tokens = stage.training.global_batch_size * stage.data.sequence_length / devices
+    tokens = stage.tokens_per_step / devices
     return [count for count in counts if tokens / count >= _ENOUGH_TOKENS] or counts[:1]
 
 

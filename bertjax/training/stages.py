@@ -56,6 +56,11 @@ class Stage:
         """Seed of the stage's pairs and masks; stages differ, so that they do not repeat each other's rows."""
         return self.training.seed + 0x9E3779B9 * self.number
 
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of a step, padding included."""
+        return self.training.global_batch_size * self.data.sequence_length
+
     def schedule(self) -> Schedule:
         """The learning rate as a function of the run's step."""
         rate = make_schedule(self.optimizer, self.schedule_stop - self.schedule_start)

@@ -53,8 +53,8 @@ def _seconds_at_peak(config: Config, mesh: Mesh, teacher: ModelConfig | None) ->
     peak = peak_flops(mesh.devices.flat[0].device_kind)
     if peak is None:
         return 0.0
-    flops = 0.0
-    for stage in make_stages(config):
-        tokens = (stage.stop - stage.start) * stage.training.global_batch_size * stage.data.sequence_length
-        flops += tokens * stage_flops(config, stage, teacher)
+    flops = sum(
+        (stage.stop - stage.start) * stage.tokens_per_step * stage_flops(config, stage, teacher)
+        for stage in make_stages(config)
+    )
     return flops / (peak * mesh.devices.size)
