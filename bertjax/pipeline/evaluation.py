@@ -8,14 +8,12 @@ from bertjax.config import FinetuneConfig
 from bertjax.convert.sources import load_own_run
 from bertjax.convert.teacher import fit_teacher, read_teacher
 from bertjax.finetune.run import RESULTS_FILE
-from bertjax.report.run_summary import Measured, held_out_lines, measured
+from bertjax.report.run_summary import Measured, held_out_lines, measured_at
 from bertjax.run.checkpoint import read_metadata
 from bertjax.run.job import evaluate_params
 from bertjax.run.run_directory import open_run_data
 from bertjax.storage.progress import ProgressLine
 from bertjax.storage.remote import AnyPath, to_path
-from bertjax.training.objectives import choose
-from bertjax.training.stages import make_stages, stage_at
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,12 +61,5 @@ def evaluate(run: str) -> Evaluation:
         )
     content = open_run_data(run, model.config, ProgressLine())
     figures, baselines = evaluate_params(model.config, content, model.params, model.step, teacher)
-    objectives = choose(stage_at(make_stages(model.config), model.step).training.objectives)
-    return Evaluation(
-        model.directory,
-        model.step,
-        content.size("held_out"),
-        figures,
-        baselines,
-        measured(objectives, figures, baselines),
-    )
+    held_out = measured_at(model.config, model.step, figures, baselines)
+    return Evaluation(model.directory, model.step, content.size("held_out"), figures, baselines, held_out)

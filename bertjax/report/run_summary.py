@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bertjax.config import Config
@@ -51,6 +51,13 @@ def measured(
     )
 
 
+def measured_at(
+    config: Config, step: int, figures: Mapping[str, float], baselines: Mapping[str, float]
+) -> tuple[Measured, ...]:
+    """`measured` for the objectives that a run has at a step."""
+    return measured(choose(stage_at(make_stages(config), step).training.objectives), figures, baselines)
+
+
 @dataclass(frozen=True)
 class Summary:
     """The figures of a finished run. MFU is None on a machine without a measured peak."""
@@ -84,20 +91,15 @@ def summarise(config: Config, content: TrainingData, outcome: Outcome, completio
         tokens_per_second=outcome.tokens_per_second,
         mfu=outcome.mfu,
         peak=str(outcome.peak),
-        held_out=measured(
-            choose(stage_at(make_stages(config), outcome.step).training.objectives),
-            outcome.evaluation,
-            outcome.baselines,
-        ),
+        held_out=measured_at(config, outcome.step, outcome.evaluation, outcome.baselines),
         completions=completions,
         first_step=outcome.first_step,
         store=content.name.removeprefix(_STORE) if content.name.startswith(_STORE) else "",
     )
 
 
-def held_out_lines(held_out: Iterable[Measured]) -> list[str]:
+def held_out_lines(held_out: Sequence[Measured]) -> list[str]:
     """The measures with their baselines, each as a line of the terminal."""
-    held_out = tuple(held_out)
     width = max([13, *(len(measured.measure.name) for measured in held_out)])
     return [_held_out_line(measured, width) for measured in held_out]
 
