@@ -324,12 +324,16 @@ def test_evaluate_repeats_the_figures_of_the_run(run: tuple[Path, Path, list[str
     result = bertjax("evaluate", str(run[1]))
     assert result.returncode == 0, result.stderr
     *_, last = (record for record in read_metrics(run[1] / "metrics.jsonl") if "eval/mlm_loss" in record)
-    assert (
-        f"MLM loss {last['eval/mlm_loss']:11.3f}    no context {last['baseline/no_context_loss']:.3f}" in result.stdout
-    )
-    for name, title in (("mlm_accuracy", "MLM accuracy"), ("nsp_accuracy", "NSP accuracy")):
-        printed = float(re.search(rf"{title} +([\d.]+)%", result.stdout)[1])
-        assert printed == pytest.approx(100 * last[f"eval/{name}"], abs=0.1)
+    measured = bertjax_package.evaluate(str(run[1]))
+    assert repr(measured) in result.stdout
+    for name in ("mlm_loss", "mlm_accuracy", "nsp_accuracy"):
+        assert measured.figures[f"eval/{name}"] == pytest.approx(last[f"eval/{name}"], abs=1e-4)
+    for line in (
+        f"MLM loss {last['eval/mlm_loss']:11.3f}    no context {last['baseline/no_context_loss']:.3f}",
+        f"MLM accuracy {last['eval/mlm_accuracy']:7.1%}    no context {last['baseline/no_context_accuracy']:.1%}",
+        f"NSP accuracy {last['eval/nsp_accuracy']:7.1%}    majority {last['baseline/majority_accuracy']:.1%}",
+    ):
+        assert line in result.stdout
 
 
 def test_fill_mask_fills_each_mask(run: tuple[Path, Path, list[str]]) -> None:
