@@ -14,7 +14,7 @@ from bertjax.finetune.metrics.classification import accuracy, f1, macro_f1, matt
 
 scipy = pytest.importorskip("scipy.stats", reason="needs scipy")
 
-CLASSES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=60)
+CLASSES = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=60)
 NUMBERS = st.lists(
     st.tuples(st.sampled_from([0.0, 0.5, 1.0, 2.5, 3.25]), st.floats(-1e3, 1e3, width=32)), min_size=2, max_size=40
 )
@@ -31,7 +31,7 @@ def test_class_metrics_match_scikit_learn(pairs: list[tuple[int, int]]) -> None:
         assert matthews(predicted, labels) == pytest.approx(sklearn.matthews_corrcoef(labels, predicted), abs=1e-12)
         expected = sklearn.f1_score(labels, predicted, average="macro")
         assert macro_f1(predicted, labels) == pytest.approx(expected, abs=1e-12)
-        for positive in range(4):
+        for positive in range(5):
             expected = sklearn.f1_score(labels == positive, predicted == positive, zero_division=0)
             assert f1(predicted, labels, positive) == pytest.approx(expected, abs=1e-12)
 

@@ -1,4 +1,4 @@
-"""The choice of `execution.scan_unroll=auto`, and that plans and runs make the same one."""
+"""The number of unrolled layers that `execution.scan_unroll=auto` stands for."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from bertjax.config import ExecutionConfig, load_recipe
 from bertjax.training.unrolling import decide_unrolling
 
 
-def mesh_of(platform: str, device_kind: str, count: int) -> SimpleNamespace:
+def device_mesh(platform: str, device_kind: str, count: int) -> SimpleNamespace:
+    """A mesh of devices that this machine lacks."""
     return SimpleNamespace(devices=np.array([SimpleNamespace(platform=platform, device_kind=device_kind)] * count))
 
 
 V5E = ("tpu", "TPU v5 lite")
-CPU, GPU = mesh_of("cpu", "cpu", 1), mesh_of("cuda", "NVIDIA H100 80GB HBM3", 8)
+CPU, GPU = device_mesh("cpu", "cpu", 1), device_mesh("cuda", "NVIDIA H100 80GB HBM3", 8)
 
 
 @pytest.mark.parametrize(
     ("recipe", "mesh", "periods"),
     [
-        ("modernbert", mesh_of(*V5E, 16), 22),  # 161 hours at the peak
-        ("modernbert", mesh_of(*V5E, 256), 1),  # 10 hours
-        ("bert_base", mesh_of(*V5E, 16), 1),  # 2 hours
-        ("bert_base", mesh_of(*V5E, 1), 12),  # 34 hours
-        ("modernbert", mesh_of("tpu", "TPU v99", 16), 1),  # its peak is unknown
+        ("modernbert", device_mesh(*V5E, 16), 22),  # 161 hours at the peak
+        ("modernbert", device_mesh(*V5E, 256), 1),  # 10 hours
+        ("bert_base", device_mesh(*V5E, 16), 1),  # 2 hours
+        ("bert_base", device_mesh(*V5E, 1), 12),  # 34 hours
+        ("modernbert", device_mesh("tpu", "TPU v99", 16), 1),  # its peak is unknown
         ("modernbert", GPU, 1),
         ("bert_base", CPU, 12),
     ],
@@ -54,7 +55,7 @@ def test_deeper_teacher_is_unrolled_too() -> None:
 def test_number_is_kept() -> None:
     config = load_recipe("modernbert")
     config = replace(config, execution=replace(config.execution, scan_unroll=3))
-    assert decide_unrolling(config, mesh_of(*V5E, 16), None) == config
+    assert decide_unrolling(config, device_mesh(*V5E, 16), None) == config
 
 
 def test_undecided_execution_scans() -> None:
